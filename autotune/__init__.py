@@ -1,0 +1,1 @@
+"""Searches for the configuration with the highest throughput."""

@@ -1,0 +1,1 @@
+"""The commands: dflash-train, dflash-profile, dflash-tune."""

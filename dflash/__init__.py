@@ -1,0 +1,1 @@
+"""The DFlash trainer: a frozen target feeds a block-diffusion drafter through threads in one process."""

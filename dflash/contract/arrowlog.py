@@ -1,0 +1,99 @@
+"""Append-only Arrow IPC streams that survive kill -9: what was flushed is readable, only the tail is lost.
+
+One background thread turns appended rows into record batches and writes them through an unbuffered
+OS file, at least every `flush_s`. Readers go batch by batch and stop at a torn tail. Knows nothing of
+what the rows mean.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import ipc
+
+from dflash.contract.errors import RunError
+
+Row = tuple[Any, ...]
+
+
+class ArrowLog:
+    """Rows of one schema, from any thread, into one file. `append` costs about a microsecond."""
+
+    def __init__(self, path: Path, schema: pa.Schema, *, flush_s: float = 0.25) -> None:
+        self.path, self.schema = path, schema
+        self._flush_s = flush_s
+        self._rows: deque[Row] = deque()
+        self._closing = threading.Event()
+        self._failure: Exception | None = None
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists():
+            raise RunError("a log is never overwritten", where=str(path), remedy="use a new run directory")
+        self._file = pa.OSFile(str(path), "wb")
+        options = ipc.IpcWriteOptions(compression="zstd")
+        self._writer = ipc.new_stream(self._file, schema, options=options)
+        self._thread = threading.Thread(target=self._run, name=f"log:{path.stem}", daemon=True)
+        self._thread.start()
+
+    def append(self, row: Row) -> None:
+        """Take one row, in schema order. Never blocks on the disk."""
+        self._rows.append(row)
+
+    def close(self) -> None:
+        """Write what is left and end the stream. A second call does nothing."""
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._thread.join()
+        if self._failure is not None:
+            raise RunError(f"the log could not be written: {self._failure}", where=str(self.path))
+
+    def _run(self) -> None:
+        try:
+            while not self._closing.wait(self._flush_s):
+                self._write_pending()
+            self._write_pending()
+            self._writer.close()
+            self._file.close()
+        except (OSError, pa.ArrowException) as error:
+            self._failure = error
+            self._rows = deque(maxlen=0)
+
+    def _write_pending(self) -> None:
+        rows = [self._rows.popleft() for _ in range(len(self._rows))]
+        if rows:
+            columns = zip(*rows, strict=True)
+            arrays = [pa.array(c, type=f.type) for c, f in zip(columns, self.schema, strict=True)]
+            self._writer.write_batch(pa.record_batch(arrays, schema=self.schema))
+
+
+def read_log(path: Path) -> tuple[pa.Table, bool]:
+    """All whole record batches of a stream, and whether its end is torn. Raises RunError when none opens."""
+    batches: list[pa.RecordBatch] = []
+    try:
+        with pa.OSFile(str(path), "rb") as file:
+            reader = ipc.open_stream(file)
+            schema = reader.schema
+            while True:
+                try:
+                    batches.append(reader.read_next_batch())
+                except StopIteration:
+                    return pa.Table.from_batches(batches, schema), not _ends_cleanly(path)
+                except (pa.ArrowException, OSError):
+                    return pa.Table.from_batches(batches, schema), True
+    except (pa.ArrowException, OSError) as error:
+        raise RunError(f"not a readable Arrow stream: {error}", where=str(path)) from None
+
+
+def _ends_cleanly(path: Path) -> bool:
+    """True when the end-of-stream marker was written (a reader accepts a cut at a batch boundary too)."""
+    marker = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+    with path.open("rb") as file:
+        file.seek(0, 2)
+        if file.tell() < len(marker):
+            return False
+        file.seek(-len(marker), 2)
+        return file.read() == marker

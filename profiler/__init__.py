@@ -1,0 +1,1 @@
+"""Measures a run from outside and says what limits it."""

@@ -1,0 +1,1 @@
+"""One file per bottleneck; each rule is a pure function of a Timeline."""

@@ -1,0 +1,1 @@
+"""Periodic readings from outside the trainer: GPUs, host, GIL."""

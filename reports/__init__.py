@@ -1,0 +1,1 @@
+"""Turns runs and studies into self-contained HTML pages."""
