@@ -8,6 +8,7 @@ every command refuses the same things. Knows nothing of torch or of the machine.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -74,11 +75,12 @@ class DrafterConfig:
         choices=("auto", "full", "sliding", "mixed"),
         neutral=False,
     )
-    sliding_window: int = knob(
-        2048, help="keys a sliding layer sees", unit="tokens", low=1, neutral=False
-    )
+    sliding_window: int = knob(2048, help="keys a sliding layer sees", unit="tokens", low=1, neutral=False)
     mask_token_id: int = knob(
-        -1, help="embedding row of masked slots; -1: found from tokenizer and vocabulary", low=-1, neutral=False
+        -1,
+        help="embedding row of masked slots; -1: found from tokenizer and vocabulary",
+        low=-1,
+        neutral=False,
     )
     dtype: str = knob(
         "auto",
@@ -129,9 +131,7 @@ class DataConfig:
     """Which conversations, in which order."""
 
     path: str = knob("", help="JSONL file of conversations; empty: the embedded text", neutral=False)
-    max_length: int = knob(
-        3072, help="documents are cut here", unit="tokens", low=8, neutral=False
-    )
+    max_length: int = knob(3072, help="documents are cut here", unit="tokens", low=8, neutral=False)
     seed: int = knob(0, help="seed of document order and anchors", low=0, neutral=False)
     strict: bool = knob(False, help="stop at the first unusable row", neutral=False)
 
@@ -154,9 +154,7 @@ class PipelineConfig:
     """How the work is spread."""
 
     split: str = knob("1-1", help="targets-drafters, for example 3-1", neutral=True, short="split")
-    token_budget: int = knob(
-        8192, help="tokens in one batch, at most", unit="tokens", low=16, neutral=True
-    )
+    token_budget: int = knob(8192, help="tokens in one batch, at most", unit="tokens", low=16, neutral=True)
     prefetch_depth: int = knob(8, help="batches waiting for targets, at most", low=1, high=1024, neutral=True)
 
 
@@ -172,16 +170,22 @@ class TransportConfig:
         short="transport",
     )
     queue: str = knob(
-        "preset", help="one queue for all drafters, or one each",
-        choices=("preset", "shared", "per_drafter"), neutral=True,
+        "preset",
+        help="one queue for all drafters, or one each",
+        choices=("preset", "shared", "per_drafter"),
+        neutral=True,
     )
     path: str = knob(
-        "preset", help="the way of the bytes",
-        choices=("preset", "pageable", "pinned", "peer"), neutral=True,
+        "preset",
+        help="the way of the bytes",
+        choices=("preset", "pageable", "pinned", "peer"),
+        neutral=True,
     )
     dispatch: str = knob(
-        "preset", help="which drafter a batch goes to",
-        choices=("preset", "round_robin", "least_depth"), neutral=True,
+        "preset",
+        help="which drafter a batch goes to",
+        choices=("preset", "round_robin", "least_depth"),
+        neutral=True,
     )
     depth: int = knob(2, help="batches waiting in each queue, at most", low=1, high=1024, neutral=True)
 
@@ -191,11 +195,12 @@ class DevicesConfig:
     """Where stages run. Logical devices are CPU threads whose links are paced to declared speeds."""
 
     kind: str = knob(
-        "auto", help="auto: CUDA when present, else logical", choices=("auto", "cuda", "logical"), neutral=True
+        "auto",
+        help="auto: CUDA when present, else logical",
+        choices=("auto", "cuda", "logical"),
+        neutral=True,
     )
-    link_gbps: float = knob(
-        50.0, help="logical peer link", unit="GB/s", low=1e-6, neutral=True
-    )
+    link_gbps: float = knob(50.0, help="logical peer link", unit="GB/s", low=1e-6, neutral=True)
     pinned_gbps: float = knob(
         25.0, help="logical link between device and pinned host memory", unit="GB/s", low=1e-6, neutral=True
     )
@@ -213,7 +218,9 @@ class RunConfig:
     """How long, and what is kept."""
 
     epochs: int = knob(1, help="passes over the documents", low=1, neutral=False)
-    max_steps: int = knob(0, help="stop after this many optimizer steps in all; 0: never", low=0, neutral=False)
+    max_steps: int = knob(
+        0, help="stop after this many optimizer steps in all; 0: never", low=0, neutral=False
+    )
     max_seconds: float = knob(
         0.0, help="stop at the first window end past this time; 0: never", unit="s", low=0, neutral=False
     )
@@ -300,11 +307,11 @@ class TrainConfig:
     @property
     def transport_choice(self) -> TransportChoice:
         chosen = (self.transport.queue, self.transport.path, self.transport.dispatch)
-        parts = [
+        queue, path, dispatch = (
             own if own != "preset" else given
             for own, given in zip(chosen, presets[self.transport.preset], strict=True)
-        ]
-        return TransportChoice(*parts, depth=self.transport.depth)
+        )
+        return TransportChoice(queue, path, dispatch, self.transport.depth)
 
     @property
     def gamma(self) -> float:
@@ -352,7 +359,7 @@ def from_values(values: Mapping[str, Any]) -> TrainConfig:
         section, leaf = found.path.split(".")
         sections.setdefault(section, {})[leaf] = found.check(value)
     types = {f.name: f.default_factory for f in dataclasses.fields(TrainConfig)}
-    return TrainConfig(**{name: types[name](**body) for name, body in sections.items()})  # type: ignore[operator,misc]
+    return TrainConfig(**{name: types[name](**body) for name, body in sections.items()})  # type: ignore[operator]
 
 
 def load_config(path: Path | None, assignments: Sequence[str] = ()) -> TrainConfig:
@@ -409,7 +416,5 @@ def _check_together(config: TrainConfig) -> None:
             remedy="raise window.tokens, lower pipeline.token_budget, or use fewer drafters",
         )
     taps = config.drafter.taps
-    if any(b <= a for a, b in zip(taps, taps[1:], strict=False)) or any(t < 0 for t in taps):
-        raise ConfigError(
-            "taps must be ascending layer numbers, each once", where="drafter.taps", found=taps
-        )
+    if any(b <= a for a, b in itertools.pairwise(taps)) or any(t < 0 for t in taps):
+        raise ConfigError("taps must be ascending layer numbers, each once", where="drafter.taps", found=taps)

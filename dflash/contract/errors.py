@@ -57,9 +57,7 @@ class DFlashError(Exception):
         return "\n".join(lines)
 
 
-def _rebuild(
-    cls: type[DFlashError], fields: dict[str, str], state: dict[str, object]
-) -> DFlashError:
+def _rebuild(cls: type[DFlashError], fields: dict[str, str], state: dict[str, object]) -> DFlashError:
     error = cls.__new__(cls)
     DFlashError.__init__(
         error,
@@ -73,9 +71,7 @@ def _rebuild(
 class StageError(DFlashError):
     """The first cause of a stopped pipeline, with the stage, device and batch it struck."""
 
-    def __init__(
-        self, cause: BaseException, *, stage: str, device: str, batch: int | None = None
-    ) -> None:
+    def __init__(self, cause: BaseException, *, stage: str, device: str, batch: int | None = None) -> None:
         self.cause, self.stage, self.device, self.batch = cause, stage, device, batch
         at = f"{stage} on {device}" + ("" if batch is None else f", batch {batch}")
         if isinstance(cause, DFlashError):

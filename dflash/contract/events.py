@@ -10,7 +10,7 @@ Span names (stage: prefetch, target, drafter, trainer):
   waits               get, put (a channel), gpu_wait (own device), copy_wait (a copy that must end before
                       going on), window_turn (an earlier window not yet sent), window_wait (an earlier
                       window not yet stepped)
-  copies              copy: with src, dst, path, bytes; `on_critical_path` in note when the stage itself waited
+  copies              copy: with src, dst, path, bytes; `on_critical_path` in note when the stage waited
 Marks:   window (window end at completion: tokens, note=JSON of loss figures), take (a drafter took a batch;
          note "home" or "away"), dispatch, start, stop, warning (note), accounting (note)
 Gauges:  depth (channel; value), allocated_bytes, reserved_bytes, alloc_retries, lr, loss, accuracy
@@ -97,9 +97,7 @@ class Probe:
         """A quantity has this value now."""
         self._emit("gauge", name, time.monotonic_ns(), None, {**fields, "value": float(value)})
 
-    def _emit(
-        self, kind: str, name: str, t_ns: int, dur_ns: int | None, fields: dict[str, object]
-    ) -> None:
+    def _emit(self, kind: str, name: str, t_ns: int, dur_ns: int | None, fields: dict[str, object]) -> None:
         if self._log is None:
             return
         get = fields.get

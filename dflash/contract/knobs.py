@@ -82,7 +82,8 @@ class Knob:
             value = float(value)
         if self.is_list and isinstance(value, list):
             value = tuple(value)
-        if type(value) is not self.type:
+        kind: type = type(value)  # exactly: True is no integer here
+        if kind is not self.type:
             raise self._error(value)
         if self.is_list and not all(type(item) is int for item in value):
             raise self._error(value)
@@ -184,8 +185,7 @@ def find_knob(name: str, knobs: Sequence[Knob]) -> Knob:
     raise ConfigError(
         f"there is no knob called {name!r}",
         where=name,
-        remedy=f"did you mean {near!r}? " * (near is not None)
-        + "`dflash-train run --help-knobs` lists all",
+        remedy=f"did you mean {near!r}? " * (near is not None) + "`dflash-train run --help-knobs` lists all",
     )
 
 

@@ -99,7 +99,9 @@ def create_run(path: Path, *, command: list[str]) -> RunDir:
     """A new run directory at `path`, which must not exist or be empty. Never overwrites a run."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(
-            "a run is never overwritten", where=str(path), found="an existing file or non-empty directory",
+            "a run is never overwritten",
+            where=str(path),
+            found="an existing file or non-empty directory",
             remedy="choose another --run-dir",
         )
     try:
