@@ -226,7 +226,11 @@ class RunConfig:
     )
     console_every_s: float = knob(2.0, help="time between console lines", unit="s", low=0.1, neutral=True)
     checkpoint_every: int = knob(
-        0, help="steps between checkpoints; 0: at the end only", unit="steps", low=0, neutral=True
+        0,
+        help="steps between checkpoints; 0: at the end only; -1: never",
+        unit="steps",
+        low=-1,
+        neutral=True,
     )
     keep_checkpoints: int = knob(2, help="checkpoints kept, newest first", low=1, neutral=True)
     resume: str = knob("", help="checkpoint or run directory to go on from", neutral=False)

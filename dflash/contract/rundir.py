@@ -161,11 +161,15 @@ def utc_now() -> str:
 
 def write_json(path: Path, data: object) -> None:
     """Replace `path` by strict JSON (no NaN), whole or not at all."""
-    text = json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False)
+    write_text(path, json.dumps(data, ensure_ascii=False, indent=1, allow_nan=False) + "\n")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace `path` by `text`, whole or not at all. Raises RunError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", errors="surrogateescape") as file:
-            file.write(text + "\n")
+            file.write(text)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)

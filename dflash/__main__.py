@@ -1,0 +1,89 @@
+"""The trainer as a child process: `python -m dflash run | check-data`.
+
+Started by the commands in `cli`, which check the configuration first and need no torch. Everything for people
+goes to stderr; with --json one document goes to stdout.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from dflash.contract.config import TrainConfig, load_config
+from dflash.contract.errors import DFlashError, UsageError
+from dflash.contract.rundir import RunDir, create_run, environment_variable, new_run_path, write_text
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one subcommand; returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        if arguments.command == "check-data":
+            return _check_data(arguments)
+        return _run(arguments)
+    except DFlashError as error:
+        print(error.render(), file=sys.stderr)
+        return error.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m dflash", allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="train")
+    run.add_argument("config", nargs="?", type=Path, help="TOML file; default: config.toml of the run directory")
+    run.add_argument("--run-dir", type=Path)
+    check = commands.add_parser("check-data", help="what the data would give")
+    check.add_argument("config", type=Path)
+    for command in (run, check):
+        command.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    run, config = open_run(arguments.run_dir, arguments.config)
+    from dflash.session import Session, print_document
+
+    code, document = Session(run, config).carry_out()
+    if arguments.json:
+        print_document(document)
+    return code
+
+
+def open_run(run_dir: Path | None, config_path: Path | None) -> tuple[RunDir, TrainConfig]:
+    """The run directory (given, from the recorder, or new) and the configuration, both on disk afterwards."""
+    recorded = os.environ.get(environment_variable)
+    if run_dir and recorded and run_dir.resolve() != Path(recorded).resolve():
+        raise UsageError(
+            "the recorder and --run-dir name different run directories",
+            found=str(run_dir),
+            expected=recorded,
+            remedy="leave --run-dir to `dflash-profile record`",
+        )
+    path = run_dir or (Path(recorded) if recorded else new_run_path())
+    run = RunDir(path)
+    if config_path is None and not run.config_path.is_file():
+        raise UsageError("no configuration", where=str(run.config_path), remedy="name a TOML file")
+    config = load_config(config_path or run.config_path)
+    if not run.manifest_path.exists():
+        run = create_run(path, command=sys.argv)
+    write_text(run.config_path, config.to_toml())
+    return run, config
+
+
+def _check_data(arguments: argparse.Namespace) -> int:
+    config = load_config(arguments.config)
+    from dflash.check_data import check_data, describe
+    from dflash.session import print_document, say
+
+    document = check_data(config)
+    if arguments.json:
+        print_document(document)
+    else:
+        say(describe(document))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,176 @@
+"""A run on disk: from a run directory and a configuration to a finished, stopped or failed run.json.
+
+Owns what surrounds training: manifest, event log, signals, console lines, the closing books. The exit code is
+0 for finished, 1 for failed, 2 for a request that cannot be carried out, 130 and 143 for SIGINT and SIGTERM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+import transformers
+
+from dflash.contract.arrowlog import ArrowLog
+from dflash.contract.config import TrainConfig, all_knobs
+from dflash.contract.errors import DFlashError
+from dflash.contract.events import open_events
+from dflash.contract.rundir import RunDir, utc_now
+from dflash.kernels import describe_kernels
+from dflash.trainer import StuckThreadsError, Trainer, TrainResult, prepare
+
+signal_exit_codes = {signal.SIGINT: 130, signal.SIGTERM: 143}
+
+
+class Interruption:
+    """SIGINT and SIGTERM: the first ends the run after its window, the second at once."""
+
+    def __init__(self) -> None:
+        self.received: list[signal.Signals] = []
+        self.trainer: Trainer | None = None
+
+    def install(self) -> None:
+        """Take over both signals. Main thread only."""
+        for number in signal_exit_codes:
+            signal.signal(number, self._handle)
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        self.received.append(signal.Signals(number))
+        if self.trainer is None:
+            raise KeyboardInterrupt
+        self.trainer.state.request_stop(self.received[0].name)
+
+    def watch(self) -> None:
+        """Called by the main loop: a second signal stops at once (not from the handler, which must not take locks)."""
+        if self.trainer is not None and len(self.received) > 1:
+            self.trainer.state.stop_now(self.received[0].name)
+
+    @property
+    def exit_code(self) -> int | None:
+        return signal_exit_codes[self.received[0]] if self.received else None
+
+
+@dataclass(slots=True)
+class Session:
+    """One run: what it writes and what it says."""
+
+    run: RunDir
+    config: TrainConfig
+    interruption: Interruption = field(default_factory=Interruption)
+    _next_line_s: float = 0.0
+
+    def carry_out(self) -> tuple[int, dict[str, Any]]:
+        """Train; returns the exit code and the closing document. Prints errors and progress on stderr."""
+        log, probe = open_events(self.run.events / f"trainer-{os.getpid()}.arrow")
+        try:
+            self.interruption.install()
+            self._write_start()
+            trainer = prepare(self.config, run_path=self.run.path, probe=probe)
+            self._announce(trainer)
+            self.interruption.trainer = trainer
+            result = trainer.run(lambda: self._watch(trainer))
+            return self._close(log, result)
+        except KeyboardInterrupt:
+            code = self.interruption.exit_code or signal_exit_codes[signal.SIGINT]
+            name = self.interruption.received[0].name if self.interruption.received else "SIGINT"
+            say(f"stopped by {name} before the first step")
+            return code, self._end(log, "stopped", name, code)
+        except StuckThreadsError as error:
+            say(error.render())
+            self._end(log, "failed", error.render(), 1)
+            os._exit(1)
+        except DFlashError as error:
+            say(error.render())
+            return error.exit_code, self._end(log, "failed", error.render(), error.exit_code)
+
+    def _write_start(self) -> None:
+        values = self.config.values()
+        signal_knobs = {k.path: values[k.path] for k in all_knobs if not k.meta.neutral}
+        manifest = self.run.manifest()
+        self.run.update(
+            config=values,
+            workload=signal_knobs,
+            pids={**manifest["pids"], "trainer": os.getpid()},
+            versions={
+                **manifest["versions"],
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "cuda": torch.version.cuda,
+            },
+        )
+
+    def _announce(self, trainer: Trainer) -> None:
+        devices, choice = trainer.devices, self.config.transport_choice
+        kernels = describe_kernels(self.config, trainer.loaded)
+        links = {
+            "link_gbps": self.config.devices.link_gbps,
+            "pinned_gbps": self.config.devices.pinned_gbps,
+            "pageable_gbps": self.config.devices.pageable_gbps,
+            "link_latency_us": self.config.devices.link_latency_us,
+        }
+        self.run.update(
+            emulated=devices.emulated,
+            devices=devices.describe(),
+            kernels=kernels,
+            links=links if devices.emulated else None,
+        )
+        where = "logical devices, links emulated" if devices.emulated else "CUDA"
+        say(f"kernels: {', '.join(f'{k} {v}' for k, v in kernels.items())}")
+        say(
+            f"split {self.config.split} on {where}; transport {choice}; "
+            f"{len(trainer.documents.lengths)} documents, {trainer.total_steps} steps"
+            + (f", resuming at step {trainer.first_step}" if trainer.first_step else "")
+        )
+
+    def _watch(self, trainer: Trainer) -> None:
+        self.interruption.watch()
+        now = time.monotonic()
+        if now >= self._next_line_s:
+            self._next_line_s = now + self.config.run.console_every_s
+            if trainer.counters.steps:
+                say(trainer.counters.line(trainer.depths()))
+
+    def _close(self, log: ArrowLog, result: TrainResult) -> tuple[int, dict[str, Any]]:
+        code, status, reason = 0, "finished", None
+        if result.stop_reason is not None:
+            status, reason = "stopped", result.stop_reason
+            code = self.interruption.exit_code or 0
+        if not result.losses and code == 0:
+            code, status, reason = 1, "failed", "no optimizer step was made"
+        document = self._end(log, status, reason, code, result)
+        last = f", last loss {result.losses[-1]:.3f}" if result.losses else ""
+        say(f"{status} at step {result.steps_done}{f' ({reason})' if reason else ''}{last}; run: {self.run.path}")
+        return code, document
+
+    def _end(
+        self, log: ArrowLog, status: str, reason: str | None, code: int, result: TrainResult | None = None
+    ) -> dict[str, Any]:
+        log.close()
+        books = result.books() if result else None
+        self.run.update(status=status, reason=reason, exit_code=code, ended_utc=utc_now(), books=books)
+        return {
+            "run": str(self.run.path),
+            "status": status,
+            "reason": reason,
+            "exit_code": code,
+            "books": books,
+            "last_loss": result.losses[-1] if result and result.losses else None,
+            "checkpoint": str(result.checkpoint) if result and result.checkpoint else None,
+        }
+
+
+def say(text: str) -> None:
+    """One message for people, on stderr."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_document(document: dict[str, Any]) -> None:
+    """The one JSON document on stdout."""
+    print(json.dumps(document, ensure_ascii=False, allow_nan=False))

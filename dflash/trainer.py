@@ -1,0 +1,260 @@
+"""Wires a run together, starts its threads, watches them, and ends it: done, stopped or failed.
+
+`prepare` does everything that can refuse (data, model, devices, checkpoint) before a thread starts.
+Knows nothing of command lines or exit codes.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from dflash.batch import Batch, WindowInfo
+from dflash.channel import Channel
+from dflash.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from dflash.contract.config import TrainConfig
+from dflash.contract.errors import ConfigError, DFlashError
+from dflash.contract.events import Probe, silent
+from dflash.counters import Counters
+from dflash.devices import DeviceSet, open_devices
+from dflash.documents import Documents, load_documents
+from dflash.drafter import Drafter, DrafterSpec, init_drafter
+from dflash.pipeline import PipelineState
+from dflash.replicas import Replica, ReplicaGroup, WindowFigures
+from dflash.stages import DrafterStep, Prefetch, Stage, TargetForward
+from dflash.target import LoadedTarget, Target, layout_is_packed, load_target
+from dflash.tokenizer import open_tokenizer
+from dflash.transport import Transport, open_transport
+from dflash.window import WindowTurns, batches, steps_in_all
+from dflash.window_progress import WindowProgress
+
+join_grace_s = 20.0
+
+
+class StuckThreadsError(DFlashError):
+    """Threads did not end within the grace period; only the end of the process can end them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainResult:
+    """How a run ended. Books: every batch made was trained or dropped."""
+
+    steps_done: int  # optimizer steps in all, resumed ones included
+    losses: tuple[float, ...]  # one a window of this process
+    documents_trained: int
+    tokens_trained: int
+    batches_made: int
+    batches_trained: int
+    batches_dropped: int
+    stop_reason: str | None
+    checkpoint: Path | None
+    weights: dict[str, torch.Tensor]  # the drafter, on the CPU
+
+    def books(self) -> dict[str, Any]:
+        """The counts for run.json."""
+        names = ("steps_done", "documents_trained", "tokens_trained", "batches_made", "batches_trained")
+        return {name: getattr(self, name) for name in (*names, "batches_dropped")}
+
+
+@dataclass(slots=True, kw_only=True)
+class Trainer:
+    """One run, ready to start. Made by `prepare`."""
+
+    config: TrainConfig
+    devices: DeviceSet
+    documents: Documents
+    loaded: LoadedTarget
+    targets: list[Target]
+    group: ReplicaGroup
+    packed: bool
+    first_step: int
+    total_steps: int
+    checkpoints: Path | None
+    probe: Probe
+    counters: Counters
+    window_done: Callable[[WindowInfo, WindowFigures], None] = lambda window, figures: None
+    state: PipelineState = field(init=False)
+    _checkpoint: Path | None = field(init=False, default=None)
+
+    def __post_init__(self) -> None:
+        self.q_pre: Channel[Batch] = Channel("q_pre", self.config.pipeline.prefetch_depth)
+        choice = self.config.transport_choice
+        self.transport: Transport = open_transport(choice, self.devices, self.config.devices, self.probe)
+        self.turns = WindowTurns(self.first_step)
+        self.progress = WindowProgress(self.first_step)
+        self.state = PipelineState((self.q_pre, self.transport, self.turns, self.progress))
+
+    def run(self, watch: Callable[[], None] = lambda: None) -> TrainResult:
+        """Train to the end or until stopped. `watch` is called several times a second by this thread.
+
+        Raises the first failure (StageError), after all threads have ended.
+        """
+        stages = self._stages()
+        for stage in stages:
+            stage.thread.start()
+        started, limit_s = time.monotonic(), self.config.run.max_seconds
+        while any(stage.thread.is_alive() for stage in stages):
+            watch()
+            if limit_s > 0 and time.monotonic() - started > limit_s:
+                self.state.request_stop(f"run.max_seconds = {limit_s:g}")
+            for stage in stages:
+                stage.thread.join(timeout=0.2 / len(stages))
+            if self.state.first_error is not None:
+                break
+        self._join(stages)
+        if self.state.first_error is not None:
+            raise self.state.first_error
+        if self.config.run.checkpoint_every >= 0:
+            self._save()
+        return self._result()
+
+    def _stages(self) -> list[Stage]:
+        stream = batches(self.documents, self.config, packed=self.packed, start_step=self.first_step)
+        self._prefetch = Prefetch(stream, self.q_pre, self.state, self.probe)
+        forwards = [
+            TargetForward(
+                index, device, target, self.q_pre, self.transport, self.turns, self.state, self.probe
+            )
+            for index, (device, target) in enumerate(zip(self.devices.targets, self.targets, strict=True))
+        ]
+        self._drafters = [
+            DrafterStep(
+                index, replica, self.transport, self.progress, self._complete, self.state, self.probe
+            )
+            for index, replica in enumerate(self.group.replicas)
+        ]
+        return [self._prefetch, *forwards, *self._drafters]
+
+    def _complete(self, window: WindowInfo, probe: Probe) -> None:
+        """The last batch of `window` was dispatched: step, count, save, and let the next window train."""
+        moments = [drafter.latest for drafter in self._drafters if drafter.latest is not None]
+        figures = self.group.complete(window, moments, probe)
+        self.counters.window_done(window, figures)
+        self._mark(window, figures)
+        self.window_done(window, figures)
+        every, done = self.config.run.checkpoint_every, window.step + 1
+        if every > 0 and done % every == 0:
+            with probe.span("checkpoint", window=window.step):
+                self._save()
+        if self.state.stop_reason is not None and done < self.total_steps:
+            self.state.stop_now(self.state.stop_reason)
+        self.progress.advance()
+
+    def _mark(self, window: WindowInfo, figures: WindowFigures) -> None:
+        note = {
+            "loss": figures.loss,
+            "accuracy": figures.accuracy,
+            "grad_norm": figures.grad_norm,
+            "lr": figures.lr,
+            "documents": window.documents,
+            "supervised_tokens": window.supervised_tokens,
+            "processed_tokens": window.processed_tokens,
+        }
+        self.probe.mark("window", window=window.step, tokens=window.tokens, note=json.dumps(note))
+        for device in (*self.devices.targets, *self.devices.drafters):
+            for name, value in device.memory_figures().items():
+                self.probe.gauge(name, value, device=device.name)
+
+    def _save(self) -> None:
+        done = self.group.optimizer.steps_done
+        if self.checkpoints is not None and done > 0:
+            self._checkpoint = save_checkpoint(
+                self.checkpoints, self.group, self.config, steps_done=done, keep=self.config.run.keep_checkpoints
+            )
+
+    def _join(self, stages: list[Stage]) -> None:
+        deadline = time.monotonic() + join_grace_s
+        for stage in stages:
+            stage.thread.join(timeout=max(0.0, deadline - time.monotonic()))
+        stuck = [stage.thread.name for stage in stages if stage.thread.is_alive()]
+        if stuck:
+            raise StuckThreadsError(
+                "threads did not end after the pipeline was stopped",
+                where=", ".join(stuck),
+                found=str(self.state.first_error or self.state.stop_reason),
+                expected=f"to end within {join_grace_s:.0f} s",
+            )
+
+    def _result(self) -> TrainResult:
+        ended_early = self.first_step + self.counters.steps < self.total_steps
+        weights = self.group.leader.drafter.state_dict()
+        return TrainResult(
+            steps_done=self.group.optimizer.steps_done,
+            losses=tuple(self.counters.losses),
+            documents_trained=self.counters.documents,
+            tokens_trained=self.counters.tokens,
+            batches_made=self._prefetch.batches_made,
+            batches_trained=self.counters.batches,
+            batches_dropped=self._prefetch.batches_made - self.counters.batches,
+            stop_reason=self.state.stop_reason if ended_early else None,
+            checkpoint=self._checkpoint,
+            weights={name: tensor.detach().cpu().clone() for name, tensor in weights.items()},
+        )
+
+    def depths(self) -> list[tuple[str, int, int]]:
+        """(channel, depth, capacity) of every queue now."""
+        return [(self.q_pre.name, self.q_pre.depth(), self.q_pre.capacity), *self.transport.depths()]
+
+
+def prepare(
+    config: TrainConfig, *, run_path: Path | None = None, probe: Probe = silent, share_devices: bool = False
+) -> Trainer:
+    """Load and check everything. Raises UsageErrors; starts nothing.
+
+    `share_devices` lets roles share GPUs when the split asks for more than there are.
+    """
+    devices = open_devices(config, share=share_devices)
+    if devices.emulated:
+        torch.set_num_threads(config.devices.cpu_threads)
+    if config.run.deterministic:
+        torch.use_deterministic_algorithms(True)
+    with probe.span("load"):
+        documents = load_documents(config, open_tokenizer(config.target))
+        loaded = load_target(config, device_type=devices.targets[0].torch_device.type)
+    total_steps = steps_in_all(documents.lengths, config)
+    spec = DrafterSpec.of(config.drafter, loaded.spec, loaded.taps)
+    drafters = [init_drafter(spec, config.drafter.seed) for _ in devices.drafters]
+    replicas = [
+        Replica(drafter, loaded.embedding, loaded.head, device, config)
+        for drafter, device in zip(drafters, devices.drafters, strict=True)
+    ]
+    group = ReplicaGroup(replicas, config, total_steps)
+    first_step = _resume(config, group, drafters[0], total_steps)
+    targets = [Target(loaded, device.torch_device) for device in devices.targets]
+    return Trainer(
+        config=config,
+        devices=devices,
+        documents=documents,
+        loaded=loaded,
+        targets=targets,
+        group=group,
+        packed=layout_is_packed(config, targets[0]),
+        first_step=first_step,
+        total_steps=total_steps,
+        checkpoints=None if run_path is None else run_path / "checkpoints",
+        probe=probe,
+        counters=Counters(total_steps=total_steps, first_step=first_step),
+    )
+
+
+def _resume(config: TrainConfig, group: ReplicaGroup, drafter: Drafter, total_steps: int) -> int:
+    if not config.run.resume:
+        return 0
+    checkpoint = load_checkpoint(find_checkpoint(config.run.resume), config, drafter)
+    if checkpoint.steps_done >= total_steps:
+        raise ConfigError(
+            "nothing is left to train",
+            where=str(checkpoint.path),
+            found=f"{checkpoint.steps_done} steps done",
+            expected=f"fewer than the {total_steps} steps of this configuration",
+            remedy="raise run.epochs or run.max_steps",
+        )
+    group.restore(checkpoint.optimizer, checkpoint.steps_done)
+    return checkpoint.steps_done
