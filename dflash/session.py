@@ -71,9 +71,9 @@ class Session:
         log, probe = open_events(self.run.events / f"trainer-{os.getpid()}.arrow")
         try:
             self.interruption.install()
-            self._write_start()
+            self.write_start()
             trainer = prepare(self.config, run_path=self.run.path, probe=probe)
-            self._announce(trainer)
+            self.announce(trainer)
             self.interruption.trainer = trainer
             result = trainer.run(lambda: self._watch(trainer))
             return self._close(log, result)
@@ -90,7 +90,8 @@ class Session:
             say(error.render())
             return error.exit_code, self._end(log, "failed", error.render(), error.exit_code)
 
-    def _write_start(self) -> None:
+    def write_start(self) -> None:
+        """What is known before anything is loaded: configuration, workload, process, versions."""
         values = self.config.values()
         signal_knobs = {k.path: values[k.path] for k in all_knobs if not k.meta.neutral}
         manifest = self.run.manifest()
@@ -106,7 +107,8 @@ class Session:
             },
         )
 
-    def _announce(self, trainer: Trainer) -> None:
+    def announce(self, trainer: Trainer) -> None:
+        """What is known once everything is loaded: devices, kernels, links; said and written."""
         devices, choice = trainer.devices, self.config.transport_choice
         kernels = describe_kernels(self.config, trainer.loaded)
         links = {

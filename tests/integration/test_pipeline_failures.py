@@ -1,0 +1,138 @@
+"""Whatever fails, wherever: the first cause is raised with its place, all threads end, nothing hangs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from dflash.contract.config import load_config
+from dflash.contract.errors import DFlashError, StageError
+from dflash.replicas import Replica, ReplicaGroup
+from dflash.target import Target
+from dflash.trainer import Trainer, prepare
+
+small = (
+    "drafter.layers=1",
+    "drafter.tap_count=2",
+    "drafter.block_size=4",
+    "objective.anchors_per_document=2",
+    "data.max_length=64",
+    "window.tokens=512",
+    "pipeline.token_budget=128",
+    "devices.link_gbps=50",
+    "devices.pinned_gbps=50",
+    "devices.pageable_gbps=50",
+    "run.checkpoint_every=-1",
+)
+
+
+def make(*changes: str) -> Trainer:
+    return prepare(load_config(None, (*small, *changes)))
+
+
+class BoomError(Exception):
+    """The planted failure."""
+
+
+def fail_after(calls: int, method: Any) -> Any:
+    """`method`, but the call after `calls` good ones raises."""
+    lock, count = threading.Lock(), [0]
+
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        with lock:
+            count[0] += 1
+            if count[0] > calls:
+                raise BoomError("planted")
+        return method(*args, **kwargs)
+
+    return wrapped
+
+
+def stage_threads() -> list[str]:
+    kinds = ("prefetch-", "target-", "drafter-", "link")
+    return [t.name for t in threading.enumerate() if t.name.startswith(kinds)]
+
+
+@pytest.mark.parametrize("preset", ["host", "shared", "pinned", "peer"])
+@pytest.mark.parametrize(
+    ("owner", "method", "stage"),
+    [
+        (Target, "run", "target"),
+        (Target, "gather", "target"),
+        (Replica, "train", "drafter"),
+        (ReplicaGroup, "complete", "drafter"),
+    ],
+)
+@pytest.mark.parametrize("calls", [0, 3])
+def test_a_failing_stage_ends_the_run_with_its_cause(
+    monkeypatch: pytest.MonkeyPatch, preset: str, owner: type, method: str, stage: str, calls: int
+) -> None:
+    trainer = make("split=2-2", f"transport={preset}", "transport.depth=1", "pipeline.prefetch_depth=1")
+    monkeypatch.setattr(owner, method, fail_after(calls, getattr(owner, method)))
+    with pytest.raises(StageError) as caught:
+        trainer.run()
+    assert isinstance(caught.value.cause, BoomError)
+    assert caught.value.stage.startswith(stage)
+    assert caught.value.device.startswith("logical:")
+    assert caught.value.batch is not None
+    assert stage_threads() == []
+
+
+def test_a_failing_prefetch_ends_the_run_while_everybody_waits_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = make("split=2-2")
+
+    def broken(*_args: Any, **_kwargs: Any) -> Any:
+        time.sleep(0.2)  # all others wait on empty queues by then
+        raise BoomError("planted")
+        yield
+
+    monkeypatch.setattr("dflash.trainer.batches", broken)
+    with pytest.raises(StageError, match="planted") as caught:
+        trainer.run()
+    assert caught.value.stage == "prefetch 0"
+    assert stage_threads() == []
+
+
+def test_a_loss_that_is_not_finite_stops_before_the_weights_are_harmed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = make()
+    before = {n: p.clone() for n, p in trainer.group.leader.drafter.state_dict().items()}
+    gather = Target.gather
+
+    def poisoned(self: Target, *args: Any) -> torch.Tensor:
+        return gather(self, *args) * float("nan")
+
+    monkeypatch.setattr(Target, "gather", poisoned)
+    with pytest.raises(DFlashError, match="not finite"):
+        trainer.run()
+    for name, tensor in trainer.group.leader.drafter.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+@pytest.mark.parametrize("split", ["1-1", "2-2"])
+def test_a_stop_request_ends_after_the_window_in_progress(split: str) -> None:
+    trainer = make(f"split={split}")
+    trainer.window_done = lambda window, figures: (
+        trainer.state.request_stop("asked") if window.step == 2 else None
+    )
+    result = trainer.run()
+    assert result.steps_done == 3
+    assert result.stop_reason == "asked"
+    assert result.batches_made == result.batches_trained + result.batches_dropped
+    assert stage_threads() == []
+
+
+def test_stopping_at_once_from_outside_never_hangs() -> None:
+    for pause_s in (0.0, 0.05, 0.3):
+        trainer = make("split=2-1", "transport=pinned")
+        threading.Timer(pause_s, trainer.state.stop_now, ["now"]).start()
+        result = trainer.run()
+        assert result.stop_reason == "now"
+        assert stage_threads() == []

@@ -1,0 +1,84 @@
+"""The update of a window does not depend on split, budget, layout or transport."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from dflash.contract.config import TrainConfig, load_config
+from dflash.trainer import TrainResult, prepare
+
+small = (
+    "drafter.layers=1",
+    "drafter.tap_count=2",
+    "drafter.block_size=4",
+    "objective.anchors_per_document=4",
+    "data.max_length=64",
+    "window.tokens=512",
+    "pipeline.token_budget=256",
+    "transport=peer",
+    "devices.link_gbps=50",
+    "devices.pinned_gbps=50",
+    "devices.pageable_gbps=50",
+    "run.max_steps=3",
+    "run.checkpoint_every=-1",
+)
+
+
+def configure(*changes: str) -> TrainConfig:
+    return load_config(None, (*small, *changes))
+
+
+def train(*changes: str) -> TrainResult:
+    return prepare(configure(*changes)).run()
+
+
+@pytest.fixture(scope="module")
+def reference() -> TrainResult:
+    return train()
+
+
+def assert_same_update(result: TrainResult, reference: TrainResult) -> None:
+    """Equal to summation order: far below what one lost, doubled or re-anchored document would change."""
+    assert result.steps_done == reference.steps_done == 3
+    assert result.documents_trained == reference.documents_trained
+    assert result.tokens_trained == reference.tokens_trained
+    np.testing.assert_allclose(result.losses, reference.losses, rtol=2e-5)
+    for name, tensor in reference.weights.items():
+        torch.testing.assert_close(result.weights[name], tensor, rtol=1e-3, atol=2e-5, msg=name)
+
+
+@pytest.mark.parametrize("split", ["2-1", "1-2", "2-2"])
+@pytest.mark.parametrize("preset", ["host", "shared", "pinned", "peer"])
+def test_splits_and_transports_give_the_same_update(
+    split: str, preset: str, reference: TrainResult
+) -> None:
+    assert_same_update(train(f"split={split}", f"transport={preset}"), reference)
+
+
+@pytest.mark.parametrize("budget", [64, 128, 512])
+@pytest.mark.parametrize("layout", ["packed", "padded"])
+def test_budgets_and_layouts_give_the_same_update(
+    budget: int, layout: str, reference: TrainResult
+) -> None:
+    assert_same_update(
+        train(f"pipeline.token_budget={budget}", f"target.layout={layout}"), reference
+    )
+
+
+@pytest.mark.parametrize("preset", ["host", "shared", "pinned"])
+def test_transports_are_bit_identical_at_1_1(preset: str, reference: TrainResult) -> None:
+    result = train(f"transport={preset}")
+    assert result.losses == reference.losses
+    for name, tensor in reference.weights.items():
+        assert torch.equal(result.weights[name], tensor), name
+
+
+def test_another_seed_gives_another_update(reference: TrainResult) -> None:
+    assert train("data.seed=1").losses != reference.losses
+
+
+def test_books_balance(reference: TrainResult) -> None:
+    assert reference.batches_made == reference.batches_trained + reference.batches_dropped
+    assert reference.batches_dropped == 0
