@@ -1,1 +1,1 @@
-"""The commands: dflash-train, dflash-profile, dflash-tune."""
+"""The installed commands: options in, one call to a package below, text or JSON out, an exit code."""

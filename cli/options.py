@@ -1,0 +1,40 @@
+"""The options that several commands share: which configuration, which changes to it, which form of output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dflash.contract.config import TrainConfig, all_knobs, load_config
+from dflash.contract.knobs import find_knob
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Argument(metavar="CONFIG", help="TOML file of knobs. Without it: the embedded default."),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KNOB=VALUE", help="Change a knob; may be given again and again."),
+]
+DataFile = Annotated[
+    str | None,
+    typer.Option("--data", metavar="PATH", help="JSONL file of conversations (data.path)."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, and nothing else there.")]
+
+
+def configure(path: Path | None, assignments: list[str] | None, options: Mapping[str, Any]) -> TrainConfig:
+    """The checked configuration: the file, then --set, then `options` by knob path where they are not None.
+
+    Paths become absolute, so that the copy kept with a run means the same files from anywhere.
+    """
+    config = load_config(path, assignments or [])
+    given = {name: find_knob(name, all_knobs).check(v) for name, v in options.items() if v is not None}
+    changes: dict[str, Any] = {**config.values(), **given}
+    for name in ("data.path", "run.resume"):
+        if changes[name]:
+            changes[name] = str(Path(changes[name]).absolute())
+    return config.replacing(changes)
