@@ -1,0 +1,257 @@
+"""Plain values in, plotly specifications out: one function a chart, each with its sentence in words.
+
+Charts know neither runs nor studies, read no clock and do no input or output. The names they are given
+may come from strangers and are escaped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from reports import style, text
+from reports.page import Chart
+
+_row_px: Final = 34
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateBar:
+    """One measured or derived rate with its interval, or the reason why there is none."""
+
+    name: str
+    tokens_per_s: float | None
+    low: float | None = None
+    high: float | None = None
+    colour: str = style.rest
+    reason: str | None = None
+
+
+def draw_rates(bars: Sequence[RateBar], name: str = "rates") -> Chart:
+    """Horizontal bars of tokens a second, intervals as whiskers; a bar without a value is only named."""
+    known = [bar for bar in bars if bar.tokens_per_s is not None]
+    labels = [style.label(bar.name) for bar in known]
+    reach = max((max(bar.high or 0, bar.tokens_per_s or 0) for bar in known), default=1.0)
+    trace = {
+        "type": "bar",
+        "orientation": "h",
+        "y": labels,
+        "x": [bar.tokens_per_s for bar in known],
+        "error_x": _whiskers(known),
+        "marker": {"color": [bar.colour for bar in known]},
+        "text": [_rate_with_range(bar) for bar in known],
+        # Beyond the whisker, so that neither hides the other.
+        "textposition": "none",
+        "hovertemplate": "%{y}: %{text}<extra></extra>",
+    }
+    notes = [
+        {
+            "x": max(bar.high or 0, bar.tokens_per_s or 0),
+            "y": style.label(bar.name),
+            "text": _rate_with_range(bar),
+            "showarrow": False,
+            "xanchor": "left",
+            "xshift": 8,
+            "font": {"size": 12, "color": style.ink},
+        }
+        for bar in known
+    ]
+    layout = style.layout(
+        xaxis=style.axis(range=[0, reach * 1.45], title=style.axis_title("tokens/s"), fixedrange=True),
+        yaxis=style.axis(autorange="reversed", fixedrange=True, tickfont={"color": style.ink, "size": 13}),
+        annotations=notes,
+        bargap=0.4,
+    )
+    said = "; ".join(f"{bar.name}: {_rate_with_range(bar)}" for bar in bars)
+    return Chart(
+        name=name,
+        spec={"data": [trace], "layout": layout},
+        caption=f"Tokens per second. {said}.",
+        height_px=70 + _row_px * max(1, len(known)),
+    )
+
+
+def _whiskers(bars: Sequence[RateBar | TrialPoint]) -> dict[str, Any]:
+    above = [(bar.high - bar.tokens_per_s) if bar.high and bar.tokens_per_s else None for bar in bars]
+    below = [(bar.tokens_per_s - bar.low) if bar.low and bar.tokens_per_s else None for bar in bars]
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": above,
+        "arrayminus": below,
+        "color": style.ink,
+        "thickness": 1.4,
+        "width": 6,
+    }
+
+
+def _rate_with_range(bar: RateBar | TrialPoint) -> str:
+    said = text.rate(bar.tokens_per_s, bar.reason)
+    if bar.low is not None and bar.high is not None:
+        said += f" ({text.rate_range(bar.low, bar.high)})"
+    return said
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThreadSum:
+    """Where one thread's time went: kind of time to seconds. Together they are the whole."""
+
+    name: str
+    parts_s: dict[str, float]
+
+
+def draw_closing_sums(threads: Sequence[ThreadSum], kinds: dict[str, str], name: str = "threads") -> Chart:
+    """Stacked bars that end at 100 %: one bar a thread; `kinds` gives each kind of time its role.
+
+    Roles are "work", "wait", "copy" and "rest"; kinds of one role share a colour and differ in hatching.
+    """
+    labels = [style.label(thread.name) for thread in threads]
+    totals = [sum(thread.parts_s.values()) or 1.0 for thread in threads]
+    seen: dict[str, int] = {}
+    traces = []
+    for kind, role in kinds.items():
+        seconds = [thread.parts_s.get(kind, 0.0) for thread in threads]
+        if not any(seconds):
+            continue
+        position = seen[role] = seen.get(role, -1) + 1
+        shares = [100 * s / total for s, total in zip(seconds, totals, strict=True)]
+        traces.append(
+            {
+                "type": "bar",
+                "orientation": "h",
+                "name": kind,
+                "y": labels,
+                "x": shares,
+                "customdata": [text.duration(s) for s in seconds],
+                "marker": _marker(role, position),
+                "hovertemplate": "%{y}<br>" + kind + ": %{x:.1f} %, %{customdata}<extra></extra>",
+            }
+        )
+    layout = style.layout(
+        barmode="stack",
+        bargap=0.35,
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
+        margin={"l": 12, "r": 16, "t": 64, "b": 40},
+        xaxis=style.axis(range=[0, 100], ticksuffix=" %", fixedrange=True),
+        yaxis=style.axis(autorange="reversed", fixedrange=True, tickfont={"color": style.ink, "size": 13}),
+    )
+    return Chart(
+        name=name,
+        spec={"data": traces, "layout": layout},
+        caption="Share of each thread's time. " + " ".join(_thread_sentence(thread) for thread in threads),
+        height_px=118 + _row_px * max(1, len(threads)),
+    )
+
+
+def _thread_sentence(thread: ThreadSum) -> str:
+    total = sum(thread.parts_s.values())
+    if total <= 0:
+        return f"{thread.name}: {text.missing('no spans')}."
+    largest = sorted(thread.parts_s.items(), key=lambda part: -part[1])[:4]
+    return f"{thread.name}: " + ", ".join(f"{kind} {text.share(s / total)}" for kind, s in largest if s) + "."
+
+
+_hatchings: Final = {"work": ("", "x", "+"), "wait": ("/", "\\", "-", "|"), "copy": (".",), "rest": ("",)}
+
+
+def _marker(role: str, position: int) -> dict[str, Any]:
+    shapes = _hatchings[role]
+    marker: dict[str, Any] = {
+        "color": f"var(--{role})",
+        "line": {"color": style.paper, "width": 1},
+        "opacity": 1.0 if position == 0 else max(0.45, 1 - 0.2 * position),
+    }
+    if shapes[position % len(shapes)]:
+        marker["pattern"] = {
+            "shape": shapes[position % len(shapes)],
+            "fgcolor": style.paper,
+            "fgopacity": 0.7,
+            "size": 6,
+            "solidity": 0.22,
+        }
+    return marker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialPoint:
+    """One trial of a study: measured with an interval, or failed for a reason."""
+
+    number: int
+    name: str  # its configuration, short
+    tokens_per_s: float | None
+    low: float | None = None
+    high: float | None = None
+    role: str = "candidate"  # winner, baseline, candidate, unhealthy, failed
+    reason: str | None = None
+
+
+_trial_roles: Final = {
+    "candidate": ("measured", "circle", style.rest, 9),
+    "unhealthy": ("measured, but unhealthy", "circle-open", style.bad, 10),
+    "baseline": ("starting configuration", "square", style.wait, 12),
+    "winner": ("winner", "star", style.work, 17),
+    "failed": ("failed", "x-thin-open", style.bad, 10),
+}
+
+
+def draw_trials(points: Sequence[TrialPoint], name: str = "trials") -> Chart:
+    """Tokens a second of every trial in the order of trying; failed ones on a strip of their own below."""
+    traces = [
+        _trial_trace(role, [point for point in points if point.role == role])
+        for role in _trial_roles
+        if any(point.role == role for point in points)
+    ]
+    failed = any(point.role == "failed" for point in points)
+    layout = style.layout(
+        showlegend=True,
+        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
+        margin={"l": 12, "r": 16, "t": 48, "b": 44},
+        xaxis=style.axis(
+            title=style.axis_title("trial, in the order of trying"), anchor="y2" if failed else "y"
+        ),
+        yaxis=style.axis(
+            title=style.axis_title("tokens/s"), rangemode="tozero", domain=[0.16 if failed else 0, 1]
+        ),
+    )
+    if failed:
+        layout["yaxis2"] = style.axis(
+            domain=[0, 0.1], range=[-1, 1], tickvals=[0], ticktext=["failed"], fixedrange=True, showgrid=False
+        )
+    said = " ".join(_trial_sentence(point) for point in points)
+    return Chart(
+        name=name,
+        spec={"data": traces, "layout": layout},
+        caption=f"Tokens per second of each trial, with its interval. {said}",
+        height_px=380,
+    )
+
+
+def _trial_trace(role: str, points: Sequence[TrialPoint]) -> dict[str, Any]:
+    words, symbol, colour, size = _trial_roles[role]
+    trace: dict[str, Any] = {
+        "type": "scatter",
+        "mode": "markers",
+        "name": words,
+        "x": [point.number for point in points],
+        "y": [0 if role == "failed" else point.tokens_per_s for point in points],
+        "marker": {"symbol": symbol, "color": colour, "size": size, "line": {"color": colour, "width": 2}},
+        "customdata": [
+            [style.label(point.name), style.label(point.reason or _rate_with_range(point))]
+            for point in points
+        ],
+        "hovertemplate": "trial %{x}: %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
+    }
+    if role == "failed":
+        trace["yaxis"] = "y2"
+    else:
+        trace["error_y"] = {**_whiskers(points), "color": colour}
+    return trace
+
+
+def _trial_sentence(point: TrialPoint) -> str:
+    words = _trial_roles[point.role][0]
+    said = text.missing(point.reason) if point.tokens_per_s is None else _rate_with_range(point)
+    unhealthy = f" ({point.reason})" if point.role == "unhealthy" and point.reason else ""
+    return f"Trial {point.number}, {point.name}, {words}: {said}{unhealthy}."

@@ -1,0 +1,57 @@
+// Draws the charts of the page from their JSON, in the colours of the page's style sheet.
+(() => {
+  "use strict";
+  const root = document.documentElement;
+  const config = {
+    displaylogo: false,
+    responsive: true,
+    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage"],
+  };
+
+  // A copy of the specification with every string that is a CSS variable replaced by its value.
+  const coloured = (value, style) => {
+    if (typeof value === "string") {
+      const name = /^var\((--[a-z0-9-]+)\)$/.exec(value);
+      return name ? style.getPropertyValue(name[1]).trim() : value;
+    }
+    if (Array.isArray(value)) return value.map((item) => coloured(item, style));
+    if (value && typeof value === "object") {
+      return Object.fromEntries(Object.entries(value).map(([key, item]) => [key, coloured(item, style)]));
+    }
+    return value;
+  };
+
+  const draw = () => {
+    const style = getComputedStyle(root);
+    for (const place of document.querySelectorAll(".chart")) {
+      const spec = JSON.parse(document.getElementById(`${place.id}-spec`).textContent);
+      const { data, layout } = coloured(spec, style);
+      layout.height = place.clientHeight;
+      layout.hoverlabel = { ...layout.hoverlabel, bgcolor: style.getPropertyValue("--card").trim(),
+        bordercolor: style.getPropertyValue("--muted").trim(),
+        font: { ...layout.hoverlabel?.font, color: style.getPropertyValue("--ink").trim() } };
+      Plotly.react(place, data, layout, config);
+    }
+  };
+
+  const copy = async (button) => {
+    const code = button.parentElement.querySelector("pre");
+    try {
+      await navigator.clipboard.writeText(code.textContent);
+      button.textContent = "Copied";
+    } catch {
+      // Without the right to the clipboard the text is selected for the reader to copy.
+      getSelection().selectAllChildren(code);
+      button.textContent = "Selected";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 2000);
+  };
+
+  for (const button of document.querySelectorAll(".copyable button")) {
+    button.addEventListener("click", () => copy(button));
+  }
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+  addEventListener("beforeprint", () => { root.classList.add("paper"); draw(); });
+  addEventListener("afterprint", () => { root.classList.remove("paper"); draw(); });
+  draw();
+})();

@@ -1,0 +1,157 @@
+"""Many quantities over one time axis: panels under one another that zoom together.
+
+Plain values in, a plotly specification and its sentence out. Knows neither runs nor studies; names may come
+from strangers and are escaped here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+
+from reports import style, text
+from reports.page import Chart
+from reports.series import Series, prepare
+
+_panel_px: Final = 128
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Panel:
+    """One strip of the time chart: its series, or why there are none."""
+
+    title: str
+    unit: str
+    series: tuple[Series, ...] = ()
+    reason: str | None = None
+    floor_zero: bool = True  # the axis starts at zero
+    ceiling: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A stretch of time with a name, drawn behind the panels."""
+
+    name: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(slots=True)
+class _Strip:
+    """Traces and axes of the panels drawn so far."""
+
+    traces: list[dict[str, Any]] = field(default_factory=list)
+    axes: dict[str, Any] = field(default_factory=dict)
+    titles: list[dict[str, Any]] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
+
+
+def draw_over_time(panels: Sequence[Panel], spans: Sequence[Span] = (), name: str = "time") -> Chart:
+    """Panels under one another over one time axis, so that zooming one zooms all."""
+    shown = [panel for panel in panels if any(len(s.t_s) for s in panel.series)]
+    strip = _Strip()
+    for number, panel in enumerate(shown):
+        _draw_panel(strip, panel, number, len(shown))
+    last_axis = "y" if len(shown) < 2 else f"y{len(shown)}"
+    layout = style.layout(
+        showlegend=True,
+        hovermode="x unified",
+        hoversubplots="axis",
+        margin={"l": 12, "r": 16, "t": 30, "b": 44},
+        xaxis=style.axis(
+            title=style.axis_title("seconds since the start"),
+            anchor=last_axis,
+            showspikes=True,
+            spikemode="across",
+            spikethickness=1,
+            spikedash="dot",
+            spikecolor=style.muted,
+        ),
+        annotations=strip.titles + [_span_title(span) for span in spans],
+        shapes=[_span_shape(span) for span in spans],
+        **strip.axes,
+    )
+    return Chart(
+        name=name,
+        spec={"data": strip.traces, "layout": layout},
+        caption=" ".join(strip.sentences) or "Nothing was recorded over time.",
+        height_px=74 + _panel_px * max(1, len(shown)),
+    )
+
+
+def _draw_panel(strip: _Strip, panel: Panel, number: int, count: int) -> None:
+    height = 1 / count
+    head = min(0.22 * height, 26 / (_panel_px * count))
+    top = 1 - number * height
+    suffix = "" if number == 0 else str(number + 1)
+    domain = [max(0.0, top - height + head / 2), top - head]
+    axis = style.axis(domain=domain, anchor="x", nticks=4, fixedrange=True)
+    if panel.ceiling is not None:
+        axis["range"] = [0, panel.ceiling * 1.04]
+    elif panel.floor_zero:
+        axis["rangemode"] = "tozero"
+    strip.axes["yaxis" + suffix] = axis
+    strip.axes["legend" + suffix] = {
+        "orientation": "h", "x": 1, "xanchor": "right", "y": top + 0.002, "yanchor": "top",
+        "font": {"size": 11}, "bgcolor": "rgba(0,0,0,0)",
+    }  # fmt: skip
+    strip.titles.append(_note(f"<b>{style.label(panel.title)}</b>  {style.label(panel.unit)}", 0, top))
+    said = []
+    for position, one in enumerate(panel.series):
+        ready = prepare(one)
+        strip.traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines" if len(ready.t_s) > 1 else "markers",
+                "name": style.label(one.name),
+                "x": ready.t_s,
+                "y": ready.values,
+                "yaxis": "y" + suffix,
+                "legend": "legend" + suffix,
+                "line": {**style.line(position), "shape": "hv" if one.held else "linear"},
+                "connectgaps": False,
+                "hovertemplate": f"%{{y:.4~g}} {style.label(panel.unit)}",
+            }
+        )
+        said.append(_series_sentence(one, ready.unreadable, ready.set_aside))
+    strip.sentences.append(f"{panel.title}, {panel.unit}: {'; '.join(said)}.")
+
+
+def _series_sentence(series: Series, unreadable: int, set_aside: int) -> str:
+    finite = series.values[np.isfinite(series.values)]
+    if not len(finite):
+        said = f"{series.name} {text.missing('no reading is a number')}"
+    else:
+        low, middle, high = (text.significant(float(f(finite))) for f in (np.min, np.median, np.max))
+        said = f"{series.name} median {middle} ({low} to {high})"
+    if unreadable:
+        said += f", {text.count_of(unreadable, 'unreadable value')} left out"
+    if set_aside:
+        said += f", {text.count_of(set_aside, 'reading')} with a backward clock set aside"
+    return said
+
+
+def _note(words: str, x: float, y: float) -> dict[str, Any]:
+    return {
+        "text": words, "x": x, "y": y, "xref": "paper", "yref": "paper", "xanchor": "left", "yanchor": "top",
+        "showarrow": False, "font": {"size": 12, "color": style.ink},
+    }  # fmt: skip
+
+
+def _span_shape(span: Span) -> dict[str, Any]:
+    return {
+        "type": "rect", "xref": "x", "yref": "paper", "x0": span.start_s, "x1": span.end_s, "y0": 0, "y1": 1,
+        "fillcolor": style.muted, "opacity": 0.1, "line": {"width": 0}, "layer": "below",
+    }  # fmt: skip
+
+
+def _span_title(span: Span) -> dict[str, Any]:
+    return {
+        "text": style.label(span.name), "x": span.start_s, "y": 1, "xref": "x", "yref": "paper",
+        "xanchor": "left", "yanchor": "bottom", "showarrow": False,
+        "font": {"size": 11, "color": style.muted},
+    }  # fmt: skip
