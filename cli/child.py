@@ -10,13 +10,11 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from cli.install_check import check_install
 from dflash.contract.rundir import python_command
 
 
 def become_trainer(arguments: Sequence[str]) -> NoReturn:
-    """Replace this process by the trainer's, with `arguments`. Raises UsageError on a mixed install."""
-    check_install()
+    """Replace this process by the trainer's, with `arguments`."""
     sys.stdout.flush()
     sys.stderr.flush()
     command = [*python_command(), *arguments]

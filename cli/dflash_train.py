@@ -13,6 +13,7 @@ import typer
 
 from cli.child import become_trainer, hand_over
 from cli.console import Program, show
+from cli.install_check import check_install
 from cli.options import AsJson, ConfigFile, DataFile, Settings, configure
 from dflash.contract.config import TrainConfig, all_knobs
 from dflash.contract.errors import RunError, UsageError
@@ -50,6 +51,7 @@ def run(
     ] = False,
 ) -> None:
     """Train. Without CONFIG: the embedded default, which two CPU cores can carry."""
+    check_install()
     config = configure(config_file, settings, {"data.path": data, "run.max_steps": max_steps})
     directory = open_run_directory(run_dir, config)
     become_trainer(["run", "--run-dir", str(directory), *(["--json"] if as_json else [])])
@@ -66,6 +68,7 @@ def check_data(
     as_json: AsJson = False,
 ) -> None:
     """Read the data as a run would, and tell what would train and what is refused, row by row."""
+    check_install()
     config = configure(config_file, settings, {"data.path": data, "data.max_length": max_length})
     become_trainer(["check-data", hand_over(config.to_toml()), *(["--json"] if as_json else [])])
 

@@ -183,5 +183,8 @@ def printable(text: str) -> str:
 
 
 def python_command() -> list[str]:
-    """How to start the trainer as a child process."""
-    return [sys.executable, "-m", "dflash"]
+    """How to start the trainer as a child process.
+
+    -P: a directory called `dflash` where the user happens to stand is not what gets imported.
+    """
+    return [sys.executable, "-P", "-m", "dflash"]

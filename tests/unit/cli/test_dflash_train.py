@@ -1,0 +1,155 @@
+"""`dflash-train` checks the request, prepares the run directory, and becomes the trainer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from cli.dflash_train import program
+from dflash.contract.config import all_knobs, load_config
+from dflash.contract.rundir import create_run
+
+Run = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[str]]:
+    """Run the command up to the point where it would become the trainer; returns that command line."""
+    monkeypatch.chdir(tmp_path)
+
+    def become(path: str, command: list[str]) -> None:
+        assert path == command[0] == sys.executable
+        raise StopIteration(command)
+
+    def start(*arguments: str) -> list[str]:
+        monkeypatch.setattr("os.execv", become)
+        with pytest.raises(StopIteration) as stopped:
+            program.app(list(arguments), standalone_mode=False)
+        command = stopped.value.value
+        assert command[1:4] == ["-P", "-m", "dflash"]
+        return list(command[4:])
+
+    return start
+
+
+def test_run_prepares_a_directory_that_holds_the_configuration(started: Callable[..., list[str]]) -> None:
+    arguments = started("run", "--run-dir", "here/[2026] run", "--set", "split=1-2", "--max-steps", "3")
+    assert arguments == ["run", "--run-dir", "here/[2026] run"]
+    directory = Path("here/[2026] run")
+    assert load_config(directory / "config.toml") == load_config(None, ["split=1-2", "run.max_steps=3"])
+    assert json.loads((directory / "run.json").read_text())["status"] == "running"
+
+
+def test_run_without_a_directory_makes_one_under_runs(started: Callable[..., list[str]]) -> None:
+    [_, _, directory, json_flag] = started("run", "--json")
+    assert json_flag == "--json"
+    assert Path(directory).parent == Path("runs")
+    assert (Path(directory) / "config.toml").is_file()
+
+
+def test_run_reads_a_file_and_lets_set_win(started: Callable[..., list[str]]) -> None:
+    Path("my.toml").write_text("[run]\nepochs = 4\n[optimizer]\nlr = 0.5\n")
+    [_, _, directory] = started("run", "my.toml", "--set", "lr=0.25")
+    config = load_config(Path(directory) / "config.toml")
+    assert (config.run.epochs, config.optimizer.lr) == (4, 0.25)
+
+
+def test_data_path_becomes_absolute(started: Callable[..., list[str]], tmp_path: Path) -> None:
+    [_, _, directory] = started("run", "--data", "-starts-with-dash.jsonl")
+    config = load_config(Path(directory) / "config.toml")
+    assert config.data.path == str(tmp_path / "-starts-with-dash.jsonl")
+
+
+def test_run_uses_the_recorders_directory(
+    started: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    create_run(tmp_path / "recorded", command=["x"])
+    monkeypatch.setenv("DFLASH_RUN_DIR", str(tmp_path / "recorded"))
+    assert started("run") == ["run", "--run-dir", str(tmp_path / "recorded")]
+    assert (tmp_path / "recorded/config.toml").is_file()
+    assert not Path("runs").exists()
+
+
+def test_the_same_directory_twice_is_no_contradiction(
+    started: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    create_run(tmp_path / "recorded", command=["x"])
+    monkeypatch.setenv("DFLASH_RUN_DIR", str(tmp_path / "recorded"))
+    assert started("run", "--run-dir", "recorded")[2] == str(tmp_path / "recorded")
+
+
+def test_check_data_hands_the_configuration_over(started: Callable[..., list[str]]) -> None:
+    command, path, json_flag = started("check-data", "--max-length", "64", "--json")
+    assert (command, json_flag) == ("check-data", "--json")
+    # A process that took this one's place could read it: it is open across exec.
+    assert os.get_inheritable(int(path.rpartition("/")[2]))
+    assert load_config(Path(path)) == load_config(None, ["data.max_length=64"])
+
+
+refused = [
+    (["--set", "token_bugdet=8192"], "pipeline.token_budget"),
+    (["--set", "transport.depth=0"], "1 to 1024"),
+    (["--set", "token_budget=-1"], "16 or more"),
+    (["--set", "split=3-0"], "TARGETS-DRAFTERS"),
+    (["--set", "split=x"], "TARGETS-DRAFTERS"),
+    (["--set", "transport=per"], "did you mean 'peer'?"),
+    (["--set", "depth"], "knob=value"),
+    (["--set", "seed=1"], "target.seed or drafter.seed or data.seed"),
+    (["--set", "token_budget=64"], "data.max_length (256)"),
+    (["--max-steps", "-1"], "0 or more"),
+    (["--max-steps", "many"], "--max-steps"),
+    (["missing.toml"], "missing.toml"),
+    (["--unknown-flag"], "--unknown-flag"),
+    (["one.toml", "two.toml"], "two.toml"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "named"), refused)
+def test_a_mistake_is_told_in_one_message(
+    run_command: Run, tmp_path: Path, arguments: list[str], named: str
+) -> None:
+    result = run_command("dflash-train", "run", *arguments)
+    assert result.returncode == 2, result.stderr
+    assert named in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == ""
+    assert list(tmp_path.iterdir()) == [], "a refused request leaves nothing behind"
+
+
+def test_two_run_directories_contradict(run_command: Run, tmp_path: Path) -> None:
+    create_run(tmp_path / "recorded", command=["x"])
+    result = run_command(
+        "dflash-train", "run", "--run-dir", "other", DFLASH_RUN_DIR=str(tmp_path / "recorded")
+    )
+    assert result.returncode == 2
+    assert "--run-dir other" in result.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_an_existing_run_is_never_overwritten(run_command: Run, tmp_path: Path) -> None:
+    create_run(tmp_path / "old", command=["x"])
+    before = (tmp_path / "old/run.json").read_bytes()
+    result = run_command("dflash-train", "run", "--run-dir", "old")
+    assert result.returncode == 2
+    assert "never overwritten" in result.stderr
+    assert (tmp_path / "old/run.json").read_bytes() == before
+
+
+def test_one_recording_has_one_trainer(run_command: Run, tmp_path: Path) -> None:
+    create_run(tmp_path / "recorded", command=["x"])
+    (tmp_path / "recorded/config.toml").write_text("")
+    result = run_command("dflash-train", "run", DFLASH_RUN_DIR=str(tmp_path / "recorded"))
+    assert result.returncode == 2
+    assert "already has a trainer" in result.stderr
+
+
+def test_help_knobs_lists_every_knob(run_command: Run) -> None:
+    result = run_command("dflash-train", "run", "--help-knobs")
+    assert result.returncode == 0
+    assert [k.path for k in all_knobs if f"  {k.path} = " not in result.stdout] == []
