@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dflash.attention import BlockView
+from dflash.attention import BlockView, upload
 from dflash.batch import HiddenStates, WindowInfo
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DFlashError
@@ -42,7 +42,7 @@ class Replica:
     ) -> None:
         place = device.torch_device
         self.device, self.config = device, config
-        self.drafter = drafter.to(place)
+        self.drafter = drafter.to(place, _dtype(config.drafter.dtype, place))
         self.embedding = embedding.to(place, drafter.dtype)
         self.head = self.embedding if head is embedding else head.to(place, drafter.dtype)
         self.parameters = list(self.drafter.parameters())
@@ -70,16 +70,16 @@ class Replica:
         ids, positions = block_inputs(batch, spec.mask_token_id)
         hidden = self.drafter(
             item.taps.to(self.drafter.dtype),
-            batch.positions.to(place, non_blocking=True),
-            torch.nn.functional.embedding(ids.to(place, non_blocking=True), self.embedding),
-            positions.to(place, non_blocking=True),
+            upload(batch.positions, place),
+            torch.nn.functional.embedding(upload(ids, place), self.embedding),
+            upload(positions, place),
             view,
         )
         terms = train_objective(
             hidden,
             self.head,
-            batch.labels.to(place, non_blocking=True),
-            batch.weights.to(place, non_blocking=True),
+            upload(batch.labels, place),
+            upload(batch.weights, place),
             loss=config.objective.loss,
             dpace_alpha=config.objective.dpace_alpha,
             chunk_blocks=config.objective.chunk_blocks,
@@ -103,6 +103,12 @@ class Replica:
         figures = self._figures.clone()
         self._figures.zero_()
         return figures
+
+
+def _dtype(choice: str, place: torch.device) -> torch.dtype:
+    if choice == "auto":
+        choice = "bfloat16" if place.type == "cuda" else "float32"
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[choice]
 
 
 class ReplicaGroup:

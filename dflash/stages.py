@@ -156,7 +156,7 @@ class TargetForward(Stage):
         with self.probe.span("forward", **_facts(batch)):
             rows = self._target.run(batch)
         with self.probe.span("gather", **_facts(batch)):
-            taps = self._target.gather(rows, batch)
+            taps = self._target.gather(rows)
         if timing is not None:
             timing.stop()
         self._gpu_spans.add(timing, batch)

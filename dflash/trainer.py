@@ -26,6 +26,7 @@ from dflash.counters import Counters
 from dflash.devices import DeviceSet, open_devices
 from dflash.documents import Documents, load_documents
 from dflash.drafter import Drafter, DrafterSpec, init_drafter
+from dflash.mask_token import resolve_mask_token
 from dflash.pipeline import PipelineState
 from dflash.replicas import Replica, ReplicaGroup, WindowFigures
 from dflash.stages import DrafterStep, Prefetch, Stage, TargetForward
@@ -216,10 +217,12 @@ def prepare(
     if config.run.deterministic:
         torch.use_deterministic_algorithms(True)
     with probe.span("load"):
-        documents = load_documents(config, open_tokenizer(config.target))
+        tokenizer = open_tokenizer(config.target)
+        documents = load_documents(config, tokenizer)
         loaded = load_target(config, device_type=devices.targets[0].torch_device.type)
     total_steps = steps_in_all(documents.lengths, config)
-    spec = DrafterSpec.of(config.drafter, loaded.spec, loaded.taps)
+    mask = resolve_mask_token(config.drafter.mask_token_id, tokenizer, loaded.spec.vocab)
+    spec = DrafterSpec.of(config.drafter, loaded.spec, loaded.taps, mask_token_id=mask)
     drafters = [init_drafter(spec, config.drafter.seed) for _ in devices.drafters]
     replicas = [
         Replica(drafter, loaded.embedding, loaded.head, device, config)
