@@ -1,0 +1,179 @@
+"""Where stages run: a GPU, or a logical device that stands for one on machines without.
+
+A Device binds threads and records Moments; a Moment is a point in a device's work that can be waited for.
+On a logical device (CPU threads) work is finished when the call returns, so its moments are reached at
+once. The CUDA kind is in `dflash/cuda.py`. Knows nothing of what runs on a device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from dflash.contract.config import TrainConfig
+from dflash.contract.errors import DeviceError
+from dflash.cuda import CudaDevice
+
+
+class Moment(Protocol):
+    """A point in a device's work."""
+
+    def done(self) -> bool:
+        """Whether it has been reached. Never blocks."""
+
+    def wait(self) -> None:
+        """Block the calling thread until it is reached, with the GIL released. Raises what prevented it."""
+
+    def order_stream(self) -> None:
+        """Let nothing that the calling thread enqueues from now on start before it is reached."""
+
+
+class Timing(Protocol):
+    """Device time of what one thread enqueues between `Device.start_timing` and `stop`.
+
+    A stage keeps it and asks later, so that measuring never waits for the device:
+
+        timing = device.start_timing()
+        ...                                    # enqueue the work
+        if timing is not None:
+            timing.stop()
+        ...                                    # another batch later
+        if timing is not None and timing.done():
+            probe.emit_span("forward", *timing.ends_ns(), clock="gpu")
+    """
+
+    def stop(self) -> None:
+        """The work to be timed has been enqueued, by the thread that started the timing."""
+
+    def done(self) -> bool:
+        """Whether the device has passed both ends. Never blocks. Only after `stop`."""
+
+    def ends_ns(self) -> tuple[int, int]:
+        """Start and end on CLOCK_MONOTONIC. Blocks until `done`."""
+
+
+class Device(Protocol):
+    """One place where a stage runs. `name` is `cuda:0` or `logical:0`; stages may share one."""
+
+    index: int
+    name: str
+    torch_device: torch.device
+    emulated: bool
+
+    def bind_thread(self) -> None:
+        """Make this the calling thread's device, with a stream of its own. Once, when the thread starts."""
+
+    def record(self) -> Moment:
+        """The moment when everything the calling thread has enqueued on this device so far is finished."""
+
+    def start_timing(self) -> Timing | None:
+        """Begin a device-time measurement; None where host time already is device time."""
+
+    def facts(self) -> dict[str, Any]:
+        """model, uuid, pci, memory_bytes: None where unknown."""
+
+
+class ReachedMoment:
+    """A moment in the past."""
+
+    def done(self) -> bool:
+        """True."""
+        return True
+
+    def wait(self) -> None:
+        """Return at once."""
+
+    def order_stream(self) -> None:
+        """Nothing to order."""
+
+
+reached = ReachedMoment()
+
+
+class LogicalDevice:
+    """CPU threads that play a device. Work is done when the call that did it returns."""
+
+    def __init__(self, index: int) -> None:
+        self.index, self.name = index, f"logical:{index}"
+        self.torch_device = torch.device("cpu")
+        self.emulated = True
+
+    def bind_thread(self) -> None:
+        """Nothing to bind: threads of one process share the CPU."""
+
+    def record(self) -> Moment:
+        """Already reached."""
+        return reached
+
+    def start_timing(self) -> Timing | None:
+        """None: the host span is the true duration."""
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """A logical device has no hardware facts."""
+        return {"model": None, "uuid": None, "pci": None, "memory_bytes": None}
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSet:
+    """The devices of a run, by role and in stage order."""
+
+    targets: tuple[Device, ...]
+    drafters: tuple[Device, ...]
+
+    @property
+    def emulated(self) -> bool:
+        return self.targets[0].emulated
+
+    def describe(self) -> list[dict[str, Any]]:
+        """For run.json: one entry a stage, targets first; `index` counts stages of one role."""
+        roles = (("target", self.targets), ("drafter", self.drafters))
+        return [
+            {"name": device.name, "role": role, "index": index, **device.facts()}
+            for role, devices in roles
+            for index, device in enumerate(devices)
+        ]
+
+
+def open_devices(config: TrainConfig, *, share: bool = False) -> DeviceSet:
+    """Targets on devices 0…T-1, drafters on T…T+D-1. Raises DeviceError when there are too few GPUs.
+
+    `share` lets stages wrap round the visible GPUs; only for tests and benchmarks on small machines.
+    """
+    split = config.split
+    devices = _cuda_devices(config, share) if _wants_cuda(config) else _logical_devices(split.devices)
+    return DeviceSet(devices[: split.targets], devices[split.targets :])
+
+
+def _wants_cuda(config: TrainConfig) -> bool:
+    present = torch.cuda.is_available()
+    if config.devices.kind == "cuda" and not present:
+        built = torch.version.cuda
+        raise DeviceError(
+            "no GPU: this machine shows no CUDA device to torch",
+            where="devices.kind",
+            found="torch built without CUDA" if built is None else f"torch built for CUDA {built}, 0 GPUs",
+            expected=f"{config.split.devices} GPUs for split {config.split}",
+            remedy="check `nvidia-smi`, the driver and CUDA_VISIBLE_DEVICES, or set devices.kind=logical",
+        )
+    return present and config.devices.kind != "logical"
+
+
+def _logical_devices(count: int) -> tuple[Device, ...]:
+    return tuple(LogicalDevice(index) for index in range(count))
+
+
+def _cuda_devices(config: TrainConfig, share: bool) -> tuple[Device, ...]:
+    visible, needed = torch.cuda.device_count(), config.split.devices
+    if needed > visible and not share:
+        raise DeviceError(
+            f"split {config.split} needs {needed} GPUs and {visible} are visible",
+            where="pipeline.split",
+            found=f"{visible} visible GPUs",
+            expected=f"{needed} GPUs, one for each target and each drafter",
+            remedy="choose a smaller split, check CUDA_VISIBLE_DEVICES, or set devices.kind=logical",
+        )
+    gpus = [CudaDevice(index) for index in range(min(visible, needed))]
+    return tuple(gpus[index % len(gpus)] for index in range(needed))

@@ -1,0 +1,155 @@
+"""Copies between GPUs and host memory, on streams of their own.
+
+A peer copy runs on the source's current stream and also waits for, and then blocks, the calling thread's
+current stream of the destination: so both are side streams here. What a side stream still reads or writes
+is kept from the allocator by `record_stream` (tensors) or by the ring's moments (slabs). Knows nothing of
+queues or dispatch.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from dflash.contract.errors import DeviceError
+from dflash.contract.events import Probe
+from dflash.cuda import open_stream
+from dflash.devices import Device, Moment, Timing
+from dflash.transport.carrier import Edge, Fields, allocate_like
+
+
+class _Lane(NamedTuple):
+    """The side streams of an edge. A copy within one GPU has one."""
+
+    src: torch.cuda.Stream | None
+    dst: torch.cuda.Stream | None
+
+
+class _Pending(NamedTuple):
+    """A span that can be emitted once the device has passed it."""
+
+    timing: Timing
+    probe: Probe
+    name: str
+    fields: Fields
+
+
+class CudaCarrier:
+    """See `Carrier`. Callers have bound their thread to its device."""
+
+    def __init__(self, probe: Probe) -> None:
+        self._probe = probe
+        self._lock = threading.Lock()
+        self._lanes: dict[Edge, _Lane] = {}
+        self._pending: deque[_Pending] = deque()
+        self._slabs: dict[int, Tensor] = {}  # registered host memory, by address
+        self._aborted = False
+
+    def copy(self, source: Tensor, edge: Edge, *, after: Moment | None = None) -> Tensor:
+        """See Carrier. The destination's stream is the caller's own, so the result is ordered on it."""
+        between = edge.src is not None and edge.dst is not None and edge.src is not edge.dst
+        with torch.cuda.stream(self._lane(edge).src if between else None):
+            if after is not None:
+                after.order_stream()
+            out = allocate_like(source, _torch_device(edge.dst))
+            out.copy_(source, non_blocking=True)
+            moment = edge.device.record()
+        moment.wait()
+        return out
+
+    def start(
+        self, source: Tensor, edge: Edge, *, into: Tensor | None, after: Moment | None, fields: Fields
+    ) -> tuple[Tensor, Moment]:
+        """See Carrier. Enqueues only."""
+        lane, device = self._lane(edge), edge.device
+        behind = device.record() if after is None else after
+        with torch.cuda.stream(lane.dst), torch.cuda.stream(lane.src):
+            behind.order_stream()
+            out = allocate_like(source, _torch_device(edge.dst)) if into is None else into
+            timing = device.start_timing()
+            out.copy_(source, non_blocking=True)
+            if timing is not None:
+                timing.stop()
+            moment = device.record()
+        if lane.src is not None:
+            source.record_stream(lane.src)
+        probe = self._probe.bind("link", device.index, device.name)
+        self._await(timing, probe, "copy", {**edge.fields(), **fields})
+        return out, moment
+
+    def receive(self, taps: Tensor, ready: Moment, device: Device, probe: Probe, fields: Fields) -> None:
+        """See Carrier. The device waits, not the thread: the span has clock "gpu"."""
+        timing = device.start_timing()
+        ready.order_stream()
+        if timing is not None:
+            timing.stop()
+        taps.record_stream(torch.cuda.current_stream(device.torch_device))
+        self._await(timing, probe, "copy_wait", fields)
+
+    def grow_slab(self, slab: Tensor | None, slab_bytes: int) -> Tensor:
+        """See Carrier. Registered rather than allocated pinned: torch rounds that up to a power of two."""
+        if slab is not None:
+            self._unregister(slab)
+        with torch.inference_mode(False):
+            grown = torch.empty(slab_bytes, dtype=torch.uint8)
+        failure = int(_cudart().cudaHostRegister(grown.data_ptr(), slab_bytes, 0))
+        if failure:
+            raise DeviceError(
+                f"{slab_bytes / 1e9:.2f} GB of host memory could not be pinned (CUDA error {failure})",
+                where="transport.path",
+                remedy="raise the memory-lock limit (`ulimit -l`), or set transport.path=peer",
+            )
+        with self._lock:
+            self._slabs[grown.data_ptr()] = grown
+        return grown
+
+    def settle(self, *, wait: bool = False) -> None:
+        """See Carrier."""
+        with self._lock:
+            while self._pending and (wait or self._pending[0].timing.done()):
+                timing, probe, name, fields = self._pending.popleft()
+                probe.emit_span(name, *timing.ends_ns(), clock="gpu", **fields)
+
+    def close(self) -> None:
+        """See Carrier. Every copy has a span to settle; after a failure slabs may be in use, and stay."""
+        if self._aborted:
+            return
+        self.settle(wait=True)
+        for slab in list(self._slabs.values()):
+            self._unregister(slab)
+
+    def abort(self, error: BaseException) -> None:  # noqa: ARG002 - CUDA work ends by itself and wakes its waiters
+        """See Carrier."""
+        self._aborted = True
+
+    def _await(self, timing: Timing | None, probe: Probe, name: str, fields: Fields) -> None:
+        if timing is not None:
+            with self._lock:
+                self._pending.append(_Pending(timing, probe, name, fields))
+
+    def _unregister(self, slab: Tensor) -> None:
+        with self._lock:
+            del self._slabs[slab.data_ptr()]
+        _cudart().cudaHostUnregister(slab.data_ptr())
+
+    def _lane(self, edge: Edge) -> _Lane:
+        with self._lock:
+            if edge not in self._lanes:
+                src = None if edge.src is None else open_stream(edge.src.torch_device)
+                within = edge.src is edge.dst
+                dst = None if edge.dst is None or within else open_stream(edge.dst.torch_device)
+                self._lanes[edge] = _Lane(src, dst)
+            return self._lanes[edge]
+
+
+def _torch_device(device: Device | None) -> torch.device:
+    return torch.device("cpu") if device is None else device.torch_device
+
+
+def _cudart() -> Any:
+    """The CUDA runtime as torch binds it; its calls return an error number."""
+    return torch.cuda.cudart()  # type: ignore[no-untyped-call]

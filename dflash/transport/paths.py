@@ -1,0 +1,164 @@
+"""The way of the bytes: pageable (through host memory, everybody waits), pinned (through slabs) or peer.
+
+A path moves the taps of an item from a target to its home when it is loaded, and makes them usable by the
+drafter that took it when it is unloaded. Only the last two overlap copies with work. Knows nothing of
+queues or of how the home was chosen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from dflash.batch import HiddenStates
+from dflash.contract.events import Probe
+from dflash.devices import Device, DeviceSet, Moment
+from dflash.transport.carrier import Carrier, Edge, Fields, wait_measured
+
+unfinished_copies = 2  # of one sender: two send buffers
+on_critical_path = "on_critical_path"
+
+
+@dataclass(slots=True)
+class Shipment:
+    """A transport's bookkeeping of one item, kept in `HiddenStates.slot`."""
+
+    tokens: int  # reserved at dispatch, until done
+    resident: Device | None = None  # where the taps are; None: host memory
+    finished: bool = False
+
+
+def shipment_of(item: HiddenStates) -> Shipment:
+    """The bookkeeping of an item that was sent."""
+    if not isinstance(item.slot, Shipment):
+        raise TypeError(f"batch {item.batch.id} was not sent through a transport")
+    return item.slot
+
+
+def facts(item: HiddenStates) -> Fields:
+    """The item as event columns."""
+    batch = item.batch
+    return {"batch": batch.id, "window": batch.window.step, "tokens": batch.tokens, "bytes": item.nbytes}
+
+
+class Path(Protocol):
+    """Loads on a target's thread, unloads on a drafter's."""
+
+    def load(self, item: HiddenStates, target: int, probe: Probe) -> None:
+        """Start or make the journey to `item.home`; fills in `taps`, `ready` and where they are."""
+
+    def unload(self, item: HiddenStates, drafter: int, probe: Probe) -> None:
+        """Make `taps` resident on the device of `drafter` and ordered on the caller's current stream."""
+
+
+class PageablePath:
+    """The blocking `.cpu()` baseline: fresh host memory, both copies on the stages' own threads."""
+
+    def __init__(self, carrier: Carrier, devices: DeviceSet) -> None:
+        self._carrier, self._devices = carrier, devices
+
+    def load(self, item: HiddenStates, target: int, probe: Probe) -> None:
+        """Wait for the forward, then for the copy to the host."""
+        device = self._devices.targets[target]
+        wait_measured(item.ready or device.record(), "gpu_wait", probe, facts(item))
+        edge = Edge(device, None, "pageable")
+        with probe.span("copy", **edge.fields(), **facts(item), note=on_critical_path):
+            item.taps = self._carrier.copy(item.taps.detach(), edge)
+        item.ready = None
+
+    def unload(self, item: HiddenStates, drafter: int, probe: Probe) -> None:
+        """Wait for the previous step, then for the copy to the device."""
+        device = self._devices.drafters[drafter]
+        wait_measured(device.record(), "gpu_wait", probe, facts(item))
+        edge = Edge(None, device, "pageable")
+        with probe.span("copy", **edge.fields(), **facts(item), note=on_critical_path):
+            item.taps = self._carrier.copy(item.taps, edge)
+        shipment_of(item).resident = device
+
+
+class _Buffer:
+    """One send buffer of a target: the copy last made from it, and its slab if it has one."""
+
+    def __init__(self) -> None:
+        self.copied: Moment | None = None
+        self.slab: Tensor | None = None
+
+
+class _OverlappedPath:
+    """Copies run beside the stages; each target has a ring of send buffers that bounds those under way."""
+
+    def __init__(self, carrier: Carrier, devices: DeviceSet, *, buffers: int = unfinished_copies) -> None:
+        self._carrier, self._devices = carrier, devices
+        # A ring is touched by its target's thread only, so it needs no lock.
+        self._rings = [[_Buffer() for _ in range(buffers)] for _ in devices.targets]
+
+    def load(self, item: HiddenStates, target: int, probe: Probe) -> None:
+        """Start the journey to the home drafter's device; waits only for a free send buffer."""
+        ring = self._rings[target]
+        buffer = ring[0]
+        if buffer.copied is not None:
+            wait_measured(buffer.copied, "copy_wait", probe, facts(item))
+        source, home = self._devices.targets[target], self._devices.drafters[item.home]
+        item.taps, item.ready = self._start(item, source, home, buffer)
+        buffer.copied = item.ready
+        ring.append(ring.pop(0))
+        shipment_of(item).resident = home
+
+    def unload(self, item: HiddenStates, drafter: int, probe: Probe) -> None:
+        """Order the caller behind the copy; an item homed elsewhere is moved while the caller waits."""
+        device, home = self._devices.drafters[drafter], self._devices.drafters[item.home]
+        assert item.ready is not None
+        if drafter == item.home:
+            self._carrier.receive(item.taps, item.ready, device, probe, facts(item))
+            return
+        edge = Edge(home, device, "peer")
+        with probe.span("copy", **edge.fields(), **facts(item), note=on_critical_path):
+            item.taps = self._carrier.copy(item.taps, edge, after=item.ready)
+        item.ready, shipment_of(item).resident = None, device
+
+    def _start(
+        self, item: HiddenStates, source: Device, home: Device, buffer: _Buffer
+    ) -> tuple[Tensor, Moment]:
+        """Begin the copy; the tensor it will make at `home`, and its end."""
+        raise NotImplementedError
+
+
+class PeerPath(_OverlappedPath):
+    """Straight to the home drafter's device."""
+
+    def _start(
+        self,
+        item: HiddenStates,
+        source: Device,
+        home: Device,
+        buffer: _Buffer,  # noqa: ARG002 - straight from the taps
+    ) -> tuple[Tensor, Moment]:
+        edge = Edge(source, home, "peer")
+        return self._carrier.start(item.taps.detach(), edge, into=None, after=item.ready, fields=facts(item))
+
+
+class PinnedPath(_OverlappedPath):
+    """Through a slab of pinned host memory: down on a stream of the target, up on one of the drafter."""
+
+    def _start(
+        self, item: HiddenStates, source: Device, home: Device, buffer: _Buffer
+    ) -> tuple[Tensor, Moment]:
+        taps, fields = item.taps.detach(), facts(item)
+        if buffer.slab is None or buffer.slab.nbytes < taps.nbytes:
+            buffer.slab = self._carrier.grow_slab(buffer.slab, taps.nbytes)
+        staged = _view(buffer.slab, taps)
+        down, up = Edge(source, None, "pinned"), Edge(None, home, "pinned")
+        _, landed = self._carrier.start(taps, down, into=staged, after=item.ready, fields=fields)
+        return self._carrier.start(staged, up, into=None, after=landed, fields=fields)
+
+
+def _view(slab: Tensor, taps: Tensor) -> Tensor:
+    """The first bytes of the slab in the shape and dtype of `taps`."""
+    with torch.inference_mode(False):
+        return slab[: taps.nbytes].view(taps.dtype).view(taps.shape)
+
+
+paths = {"pageable": PageablePath, "pinned": PinnedPath, "peer": PeerPath}
