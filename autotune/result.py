@@ -1,0 +1,289 @@
+"""What a study has found: the recommendation, the gain with its interval, and why it won.
+
+Everything is computed from the stored trials, so a study can be read while its search runs. What is
+recommended is scored on all its runs, not on the run that made it stand out (the fastest of several noisy
+runs is in part the luckiest). Knows nothing of rendering.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from autotune import agenda
+from autotune.agenda import Effort, describe_stop, explored, find_contenders, find_start, runs_of
+from autotune.comparison import Interval, Noise, Rate, compare, measure_noise, pool
+from autotune.identity import Identity, read_identity
+from autotune.space import SearchSpace
+from autotune.storage import read_trials
+from autotune.trial import Trial, TrialState
+from dflash.contract.errors import RunError
+
+json_schema_version = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A configuration over all its runs."""
+
+    trial: Trial  # its first
+    runs: int
+    tokens_per_s: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StudyResult:
+    """A study, concluded as far as it is.
+
+    `verdict` is "better" (a change pays), "equal" (nothing tried is faster than the start beyond the noise,
+    so the start is recommended) or "none" (no trial can be recommended).
+    """
+
+    study_dir: Path
+    identity: Identity
+    effort: Effort
+    space_size: int
+    trials: tuple[Trial, ...]
+    standings: tuple[Standing, ...]  # comparable configurations, fastest first
+    start: Trial | None  # the trial of the starting configuration
+    fastest: Trial | None
+    best: Trial | None  # what is recommended
+    gain: Interval | None  # the fastest ÷ the start; None when one of them is not known
+    verdict: str
+    equals: tuple[int, ...]  # trials that the noise does not tell from the fastest
+    why: tuple[str, ...]  # sentences
+    failures: tuple[tuple[str, int], ...]  # reasons, most common first
+    stop: str
+
+    @property
+    def best_toml(self) -> Path | None:
+        """The recommended configuration as a file, once the search has written it."""
+        path = best_path(self.study_dir)
+        return path if path.exists() else None
+
+    def run_path(self, trial: Trial) -> Path:
+        """The run directory of a trial."""
+        return self.study_dir / trial.run_path
+
+    def standing_of(self, trial: Trial | None) -> Standing | None:
+        return next((s for s in self.standings if trial and s.trial.number == trial.number), None)
+
+    def best_config_toml(self) -> str | None:
+        """The recommended configuration in full, with the starting configuration's own run length."""
+        if self.best is None:
+            return None
+        rate = self.standing_of(self.best)
+        found = f"{rate.tokens_per_s.mid:.0f} tokens/s over {rate.runs} runs" if rate else "not measured"
+        head = f"# Found by dflash-tune search: trial {self.best.number}, {found}.\n"
+        return head + self.identity.base().replacing(self.best.values).to_toml()
+
+    def to_json(self) -> dict[str, Any]:
+        """Strict JSON of everything above."""
+        return {
+            "schema": json_schema_version,
+            "study_dir": str(self.study_dir),
+            "study": self.identity.to_json(),
+            "space_size": self.space_size,
+            "verdict": self.verdict,
+            "best": None if self.best is None else self.best.number,
+            "fastest": None if self.fastest is None else self.fastest.number,
+            "start": None if self.start is None else self.start.number,
+            "gain": _interval_json(self.gain),
+            "equals": list(self.equals),
+            "why": list(self.why),
+            "stop": self.stop,
+            "failures": [{"reason": reason, "trials": count} for reason, count in self.failures],
+            "standings": [
+                {"trial": s.trial.number, "runs": s.runs, "tokens_per_s": _interval_json(s.tokens_per_s)}
+                for s in self.standings
+            ],
+            "trials": [trial.to_json() for trial in self.trials],
+        }
+
+
+def load_study(study_dir: Path) -> StudyResult:
+    """The study in `study_dir` as it stands. Takes no lock and writes nothing."""
+    identity = read_identity(study_dir)
+    effort = read_effort(study_dir)
+    return conclude(study_dir, identity, identity.search_space(), read_trials(study_dir), effort)
+
+
+def conclude(
+    study_dir: Path, identity: Identity, space: SearchSpace, trials: Sequence[Trial], effort: Effort
+) -> StudyResult:
+    """What `trials` amount to."""
+    rates = _rates(trials)
+    noise = measure_noise(rates)
+    standings = _rank(trials, rates, noise)
+    start = find_start(space, trials)
+    fastest = _find_fastest(space, trials, standings)
+    gain = _gain(fastest, start, rates, noise)
+    verdict, best = _judge(fastest, start, gain, effort.tolerance)
+    equals = _find_equals(fastest, rates, noise)
+    return StudyResult(
+        study_dir=study_dir,
+        identity=identity,
+        effort=effort,
+        space_size=space.size,
+        trials=tuple(trials),
+        standings=standings,
+        start=start,
+        fastest=fastest,
+        best=best,
+        gain=gain,
+        verdict=verdict,
+        equals=equals,
+        why=tuple(_explain(verdict, fastest, start, gain, equals)),
+        failures=count_failures(trials),
+        stop=describe_stop(space, trials, effort),
+    )
+
+
+def count_failures(trials: Sequence[Trial]) -> tuple[tuple[str, int], ...]:
+    """Why trials failed or were excluded, with how many, most common first."""
+    reasons = [t.reason or "unknown" for t in trials if t.state is TrialState.failed]
+    reasons += [f"unhealthy: {trial.unhealthy}" for trial in trials if trial.unhealthy is not None]
+    return tuple(Counter(reasons).most_common())
+
+
+def best_path(study_dir: Path) -> Path:
+    """Where the recommended configuration is written."""
+    return study_dir / "best.toml"
+
+
+def effort_path(study_dir: Path) -> Path:
+    """What the last search on the study was asked to spend."""
+    return study_dir / "effort.json"
+
+
+def read_effort(study_dir: Path) -> Effort:
+    """The effort of the study's last search."""
+    path = effort_path(study_dir)
+    try:
+        return Effort(**json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        return Effort()  # killed before it was written: no trial was made yet
+    except (OSError, ValueError, TypeError) as error:
+        raise RunError(f"{path.name} cannot be read: {error}", where=str(path)) from None
+
+
+def _rates(trials: Sequence[Trial]) -> dict[int, list[Rate]]:
+    """{number of the first trial: rates of all its runs} of the configurations that may be compared."""
+    return {
+        trial.number: [
+            Rate(run.measurement.tokens_per_s, run.measurement.low, run.measurement.high)
+            for run in runs_of(trial, trials)
+            if run.measurement is not None
+        ]
+        for trial in explored(trials)
+        if agenda.is_dependable(trial, trials)
+    }
+
+
+def _rank(trials: Sequence[Trial], rates: Mapping[int, list[Rate]], noise: Noise) -> tuple[Standing, ...]:
+    standings = [
+        Standing(trial=trial, runs=len(rates[trial.number]), tokens_per_s=pool(rates[trial.number], noise))
+        for trial in trials
+        if trial.number in rates
+    ]
+    return tuple(sorted(standings, key=lambda standing: -standing.tokens_per_s.mid))
+
+
+def _find_fastest(space: SearchSpace, trials: Sequence[Trial], standings: Sequence[Standing]) -> Trial | None:
+    """The fastest contender: a configuration that ran once does not beat one that was confirmed."""
+    contenders = {trial.number for trial in find_contenders(space, trials)}
+    return next((s.trial for s in standings if s.trial.number in contenders), None)
+
+
+def _gain(
+    fastest: Trial | None, start: Trial | None, rates: Mapping[int, list[Rate]], noise: Noise
+) -> Interval | None:
+    if fastest is None or start is None or start.number not in rates:
+        return None
+    if fastest.number == start.number:
+        return Interval(1.0, 1.0, 1.0)
+    return compare(rates[fastest.number], rates[start.number], noise)
+
+
+def _judge(
+    fastest: Trial | None, start: Trial | None, gain: Interval | None, tolerance: float
+) -> tuple[str, Trial | None]:
+    if fastest is None:
+        return "none", None
+    if gain is None:  # the start could not be measured, so anything that runs is better
+        return "better", fastest
+    if gain.low > 1 and gain.mid >= 1 + tolerance:
+        return "better", fastest
+    return "equal", start
+
+
+def _find_equals(fastest: Trial | None, rates: Mapping[int, list[Rate]], noise: Noise) -> tuple[int, ...]:
+    if fastest is None:
+        return ()
+    return tuple(
+        number
+        for number, theirs in rates.items()
+        if number != fastest.number and not compare(rates[fastest.number], theirs, noise).excludes(1.0)
+    )
+
+
+def _explain(
+    verdict: str, fastest: Trial | None, start: Trial | None, gain: Interval | None, equals: Sequence[int]
+) -> list[str]:
+    if fastest is None:
+        return ["No trial both ran and trained soundly, so nothing is recommended."]
+    if gain is None or start is None or start.measurement is None or fastest.measurement is None:
+        reason = (start.unhealthy or start.reason) if start else "it was not tried"
+        return [f"The starting configuration gave no comparable figure ({reason})."]
+    if verdict == "equal":
+        return [_explain_equal(fastest, start, gain)]
+    changed = [
+        f"{path} {start.values[path]} → {value}"
+        for path, value in fastest.values.items()
+        if value != start.values[path]
+    ]
+    return [
+        f"Changed: {', '.join(changed)}.",
+        *_explain_causes(start, fastest),
+        *_explain_waits(start, fastest),
+        *([f"Within the noise as fast: trials {', '.join(map(str, equals))}."] if equals else []),
+    ]
+
+
+def _explain_equal(fastest: Trial, start: Trial, gain: Interval) -> str:
+    if fastest.number == start.number:
+        return "Nothing tried was faster than the starting configuration."
+    share = f"{gain.mid - 1:+.1%} ({gain.low - 1:+.1%} to {gain.high - 1:+.1%})"
+    return (
+        f"Equal within the noise or the tolerance: the fastest, trial {fastest.number}, differs from the"
+        f" starting configuration by {share}."
+    )
+
+
+def _explain_causes(start: Trial, fastest: Trial) -> list[str]:
+    before = {cause.name: cause for cause in start.measurement.causes} if start.measurement else {}
+    after = {cause.name for cause in fastest.measurement.causes} if fastest.measurement else set()
+    removed = [f"No longer found: {name} ({before[name].summary})." for name in before if name not in after]
+    left = fastest.cause
+    return removed + ([f"What limits it now: {left.name} ({left.summary})."] if left else [])
+
+
+def _explain_waits(start: Trial, fastest: Trial) -> list[str]:
+    """The largest waits of the start, and what became of them."""
+    if not start.measurement or not fastest.measurement:
+        return []
+    after = dict(fastest.measurement.waits)
+    moved = [
+        f"{name} {share:.0%} → {after[name]:.0%}"
+        for name, share in start.measurement.waits
+        if name in after and share - after[name] >= 0.05
+    ]
+    return [f"Share of time: {', '.join(moved[:3])}."] if moved else []
+
+
+def _interval_json(interval: Interval | None) -> dict[str, float] | None:
+    return None if interval is None else {"mid": interval.mid, "low": interval.low, "high": interval.high}
