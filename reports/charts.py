@@ -62,6 +62,7 @@ def draw_rates(bars: Sequence[RateBar], name: str = "rates") -> Chart:
         yaxis=style.axis(autorange="reversed", fixedrange=True, tickfont={"color": style.ink, "size": 13}),
         annotations=notes,
         bargap=0.4,
+        dragmode=False,
     )
     said = "; ".join(f"{bar.name}: {_rate_with_range(bar)}" for bar in bars)
     return Chart(
@@ -131,6 +132,7 @@ def draw_closing_sums(threads: Sequence[ThreadSum], kinds: dict[str, str], name:
     layout = style.layout(
         barmode="stack",
         bargap=0.35,
+        dragmode=False,
         showlegend=True,
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
         margin={"l": 12, "r": 16, "t": 64, "b": 40},
@@ -166,6 +168,7 @@ def _marker(role: str, position: int) -> dict[str, Any]:
     if shapes[position % len(shapes)]:
         marker["pattern"] = {
             "shape": shapes[position % len(shapes)],
+            "fillmode": "overlay",
             "fgcolor": style.paper,
             "fgopacity": 0.7,
             "size": 6,

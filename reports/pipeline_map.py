@@ -17,12 +17,15 @@ from reports.page import render_page
 
 _wide_px: Final = 1190
 _tall_px: Final = 360
-_between_px: Final = 26
+_between_px: Final = 20
 _apart_px: Final = 12
 _line_px: Final = 17
 _head_px: Final = 52  # title and bar of a stage
 _queue_px: Final = 138
 _queue_row_px: Final = 76
+
+
+Line = tuple[str, str]  # what, and how much
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +35,7 @@ class StageCard:
     title: str
     device: str
     shares: dict[str, float]  # role (work, wait, copy, rest) to share of the thread's time; {}: unknown
-    lines: tuple[str, ...]
+    lines: tuple[Line, ...]
     limits: bool = False
 
 
@@ -64,14 +67,15 @@ class QueueCard:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LinkCard:
-    """The transport: how bytes travel, and what the copies cost."""
+class NoteCard:
+    """What has no thread of its own: the transport with its copies, the optimizer."""
 
     title: str
-    lines: tuple[str, ...]
+    lines: tuple[Line, ...]
+    dashed: bool = False
 
 
-Card = StageCard | QueueCard | LinkCard
+Card = StageCard | QueueCard | NoteCard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +97,7 @@ class Box:
 
     @property
     def kind(self) -> str:
-        return {StageCard: "stage", QueueCard: "queue", LinkCard: "link"}[type(self.card)]
+        return {StageCard: "stage", QueueCard: "queue", NoteCard: "note"}[type(self.card)]
 
     @property
     def middle(self) -> float:
@@ -129,7 +133,9 @@ def describe(pipeline: PipelineMap) -> str:
 def _card_sentence(card: Card) -> str:
     if isinstance(card, QueueCard):
         return f"{card.title}: mean depth {card.level}, {', '.join(card.lines)}."
-    return f"{card.title}: {'; '.join(card.lines) or text.missing()}."
+    said = "; ".join(f"{what} {how_much}".strip() for what, how_much in card.lines)
+    limits = "limits the run; " if isinstance(card, StageCard) and card.limits else ""
+    return f"{card.title}: {limits}{said or text.missing()}."
 
 
 def _place_wide(columns: Sequence[Sequence[Card]]) -> tuple[list[Box], list[str], float]:
@@ -189,8 +195,8 @@ def _place_tall(columns: Sequence[Sequence[Card]]) -> tuple[list[Box], list[str]
 
 def _column_width(card: Card) -> int:
     if isinstance(card, QueueCard):
-        return 84
-    return 190 if isinstance(card, StageCard) else 186
+        return 74
+    return 202 if isinstance(card, StageCard) else 164
 
 
 def _height(card: Card) -> float:

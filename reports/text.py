@@ -89,6 +89,20 @@ def duration(seconds: float | None, reason: str | None = None) -> str:
     return f"{significant(seconds / _day_s)}{nbsp}days"
 
 
+def short_duration(seconds: float | None) -> str:
+    """The same in one number, for narrow places: `12.7 min`, `2.1 h`."""
+    if (
+        seconds is None
+        or not math.isfinite(seconds)
+        or abs(seconds) < 2 * _minute_s
+        or abs(seconds) >= 2 * _day_s
+    ):
+        return duration(seconds)
+    if abs(seconds) < 2 * _hour_s:
+        return f"{significant(seconds / _minute_s)}{nbsp}min"
+    return f"{significant(seconds / _hour_s)}{nbsp}h"
+
+
 def data_size(count: float | None, reason: str | None = None) -> str:
     """Bytes in decimal units, as links and cards are sold: `2.5 GB`."""
     if count is None or not math.isfinite(count):

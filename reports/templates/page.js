@@ -2,10 +2,10 @@
 (() => {
   "use strict";
   const root = document.documentElement;
+  const touched = matchMedia("(pointer: coarse)").matches;
   const config = {
-    displaylogo: false,
+    displayModeBar: false,
     responsive: true,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d", "toImage"],
   };
 
   // A copy of the specification with every string that is a CSS variable replaced by its value.
@@ -27,6 +27,7 @@
       const spec = JSON.parse(document.getElementById(`${place.id}-spec`).textContent);
       const { data, layout } = coloured(spec, style);
       layout.height = place.clientHeight;
+      if (touched) layout.dragmode = false; // a finger on a chart scrolls the page
       layout.hoverlabel = { ...layout.hoverlabel, bgcolor: style.getPropertyValue("--card").trim(),
         bordercolor: style.getPropertyValue("--muted").trim(),
         font: { ...layout.hoverlabel?.font, color: style.getPropertyValue("--ink").trim() } };

@@ -1,0 +1,219 @@
+"""The report of one run: reads and diagnoses it, says it in words, tables and charts, writes one HTML file.
+
+Everything shown comes from the run directory; nothing is measured here. Knows nothing of studies.
+"""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Any, Final
+
+from dflash.contract.config import all_knobs
+from dflash.contract.rundir import RunDir
+from profiler.capacity import Capacities
+from profiler.diagnosis import diagnose
+from profiler.finding import Diagnosis
+from profiler.run import Run
+from profiler.throughput import Throughput
+from profiler.timeline import Timeline
+from reports import style, text
+from reports.charts import RateBar, draw_rates
+from reports.closing import draw_threads, tabulate
+from reports.finding_rows import count_verdicts, say_settings, show_finding
+from reports.page import Chart, render_page, write_page
+from reports.parts import Badge, Tile, VerdictCard, emulated_badge, say
+from reports.pipeline_map import draw_map
+from reports.run_map import map_run
+from reports.run_panels import collect_panels
+from reports.time_chart import Span, draw_over_time
+
+stage_words: Final = {"prefetch": "prefetch", "target": "targets", "drafter": "drafters"}
+_off_scale: Final = 4.0  # a bar this many times as long as the others is said, not drawn
+_facts: Final = (
+    "status", "reason", "exit_code", "started_utc", "ended_utc", "versions", "kernels", "hardware", "devices",
+    "links", "git", "workload", "books",
+)  # fmt: skip
+
+
+def write_run_report(run_path: Path, out: Path | None = None) -> Path:
+    """Write the report of the run at `run_path` (default: report.html inside it). Raises RunError."""
+    run = Run.open(run_path)
+    timeline = Timeline.of(run)
+    html = render_run(run, timeline, diagnose(timeline))
+    return write_page(out or RunDir(run_path).report_path, html)
+
+
+def render_run(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> str:
+    """The page of one run as HTML."""
+    rates, rates_note = _draw_capacities(diagnosis)
+    threads = draw_threads(diagnosis.closing_sums)
+    panels = collect_panels(run)
+    time = draw_over_time(panels, _warm_up(diagnosis.throughput))
+    pipeline = map_run(timeline, diagnosis.capacities)
+    return render_page(
+        "run.html.j2",
+        title=f"{run.path.resolve().name}: {diagnosis.headline}",
+        kind="Report of a training run",
+        heading=run.path.resolve().name,
+        badges=_badges(run),
+        card=_card(diagnosis),
+        notices=diagnosis.warnings,
+        tiles=_tiles(diagnosis),
+        rates=rates,
+        rates_note=rates_note,
+        map_wide=draw_map(pipeline),
+        map_tall=draw_map(pipeline, tall=True),
+        map_note=_map_note(timeline),
+        threads=threads,
+        closing=tabulate(diagnosis.closing_sums),
+        time=time,
+        absent=[(p.title, text.missing(p.reason)) for p in panels if not any(len(s.t_s) for s in p.series)],
+        findings=[show_finding(finding) for finding in diagnosis.findings],
+        findings_note=count_verdicts(diagnosis.findings),
+        command=shlex.join(str(part) for part in run.manifest.get("command") or []) or text.missing(),
+        facts=_provenance(run),
+        config=_config_rows(run),
+        charts=[rates, threads, time],
+    )
+
+
+def _badges(run: Run) -> list[Badge]:
+    status = str(run.manifest.get("status"))
+    badges = [Badge(status, "good" if status == "finished" else "bad")]
+    return badges + emulated_badge(run.emulated)
+
+
+def _card(diagnosis: Diagnosis) -> VerdictCard:
+    primary = diagnosis.primary
+    knobs = primary.remedy.knobs if primary is not None and primary.remedy is not None else {}
+    return VerdictCard(
+        verdict=diagnosis.headline,
+        why=(diagnosis.why,),
+        next=(diagnosis.next_step,),
+        command=say_settings(knobs),
+        bad=primary is not None and primary.is_sickness,
+    )
+
+
+def _tiles(diagnosis: Diagnosis) -> list[Tile]:
+    measured, capacities = diagnosis.throughput, diagnosis.capacities
+    windows = text.count_of(measured.windows_used, "window")
+    interval = f"90 % interval {text.rate_range(measured.low, measured.high)}, {windows}"
+    limit, limit_note = _limit(capacities)
+    return [
+        Tile(
+            "tokens per second",
+            text.rate(measured.tokens_per_s, measured.reason),
+            interval if text.is_known(measured.low) else windows,
+        ),
+        Tile(
+            "pipeline efficiency",
+            text.share(capacities.pipeline_efficiency, capacities.reason),
+            "of what targets and drafters alone allow",
+        ),
+        Tile("limited by", limit, limit_note),
+        Tile("documents per second", _plain_rate(measured.samples_per_s, measured.reason), ""),
+        Tile("padding", *_padding(measured)),
+        Tile("measured for", *_measured_for(measured)),
+    ]
+
+
+def _plain_rate(value: float | None, reason: str | None) -> str:
+    return text.missing(reason) if value is None else text.significant(value)
+
+
+def _limit(capacities: Capacities) -> tuple[str, str]:
+    alone = {
+        "prefetch": capacities.prefetch_alone,
+        "target": capacities.targets_alone,
+        "drafter": capacities.drafters_alone,
+    }
+    if capacities.limit is None:
+        return text.missing(capacities.reason), ""
+    rate = alone.get(capacities.limit)
+    note = "" if rate is None else f"{text.rate(rate)} alone"
+    return stage_words.get(capacities.limit, capacities.limit), note
+
+
+def _padding(measured: Throughput) -> tuple[str, str]:
+    tokens, processed = measured.tokens_per_s, measured.processed_tokens_per_s
+    if tokens is None or not processed:
+        return text.missing(measured.reason or "the windows do not say"), ""
+    return text.share(max(0.0, 1 - tokens / processed)), f"{text.rate(processed)} processed"
+
+
+def _measured_for(measured: Throughput) -> tuple[str, str]:
+    if measured.range_s is None:
+        return text.missing(measured.reason), ""
+    start, end = measured.range_s
+    cut = f"{text.duration(measured.warmup_s)} of warm-up left out" if measured.warmup_s else "no warm-up cut"
+    return text.duration(end - start), cut
+
+
+def _draw_capacities(diagnosis: Diagnosis) -> tuple[Chart, str]:
+    measured, capacities = diagnosis.throughput, diagnosis.capacities
+    bars = [
+        RateBar(
+            name="measured",
+            tokens_per_s=measured.tokens_per_s,
+            low=measured.low,
+            high=measured.high,
+            colour=style.accent,
+            reason=measured.reason,
+        ),
+        RateBar(name="targets alone", tokens_per_s=capacities.targets_alone, reason=capacities.reason),
+        RateBar(name="drafters alone", tokens_per_s=capacities.drafters_alone, reason=capacities.reason),
+    ]
+    prefetch = RateBar(
+        name="prefetch alone", tokens_per_s=capacities.prefetch_alone, reason=capacities.reason
+    )
+    reach = max((bar.tokens_per_s or 0.0 for bar in bars), default=0.0)
+    note = "Stages alone: the same batches at the measured pace of their work, without waits and copies."
+    if prefetch.tokens_per_s is not None and prefetch.tokens_per_s > _off_scale * reach:
+        note += f" Prefetch alone: {text.rate(prefetch.tokens_per_s)}, off the scale."
+    else:
+        bars.insert(1, prefetch)
+    unknown = [f"{bar.name}: {text.missing(bar.reason)}" for bar in bars if bar.tokens_per_s is None]
+    return draw_rates(bars), " ".join([note, *unknown])
+
+
+def _map_note(timeline: Timeline) -> str:
+    if not len(timeline.devices):
+        return text.missing("the run holds no spans of stage threads")
+    start, end = timeline.range_s
+    clocks = "GPU time" if (timeline.service["clock"] == "gpu").any() else "host time"
+    return (
+        f"From {text.duration(start)} to {text.duration(end)} after the start, {clocks}. "
+        "A stage's bar is its whole time; a queue shows its mean depth."
+    )
+
+
+def _warm_up(measured: Throughput) -> list[Span]:
+    if measured.range_s is None or not measured.warmup_s:
+        return []
+    return [Span(name="warm-up", start_s=0.0, end_s=measured.range_s[0])]
+
+
+def _provenance(run: Run) -> list[tuple[str, str]]:
+    facts = [("run directory", str(run.path.resolve()))]
+    facts += [(name.replace("_", " "), say(run.manifest.get(name))) for name in _facts]
+    emulated = {True: "yes: logical devices", False: "no", None: text.missing("the run does not say")}
+    return [*facts, ("emulated", emulated[run.emulated])]
+
+
+def _config_rows(run: Run) -> list[dict[str, Any]]:
+    knobs = {knob.path: knob for knob in all_knobs}
+    rows = []
+    for name, value in run.config_values.items():
+        knob = knobs.get(name)
+        default = list(knob.default) if knob is not None and knob.is_list else knob.default if knob else None
+        rows.append(
+            {
+                "name": name,
+                "value": say(value) if value != "" else '""',
+                "changed": knob is None or value != default,
+                "help": knob.meta.help if knob else "",
+            }
+        )
+    return rows
