@@ -1,0 +1,82 @@
+"""Facts for the manifest: the machine, its GPUs, the code's git state, versions. Unknown facts are None.
+
+Knows nothing of runs.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+from profiler.cgroup import MemoryCgroup
+from profiler.samplers.sensors import GpuDevice
+
+git_limit_s = 5.0
+
+
+def describe_hardware(gpus: Sequence[GpuDevice], no_gpus: str | None) -> dict[str, object]:
+    """The entry "hardware". `no_gpus` says why the list of GPUs is empty."""
+    memory_bytes = psutil.virtual_memory().total
+    limit_bytes = MemoryCgroup.of_process().limit_bytes()
+    return {
+        "system": platform.platform(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)),
+        "memory_bytes": memory_bytes,
+        "cgroup_limit_bytes": limit_bytes,
+        "memory_limit_bytes": min(memory_bytes, limit_bytes or memory_bytes),
+        "gpus": [device.facts() for device in gpus],
+        "no_gpus": no_gpus,
+    }
+
+
+def describe_git(directory: Path) -> dict[str, object] | None:
+    """Commit of a work tree and whether tracked files differ from it; None without git or tree."""
+    commit = _git(directory, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changes = _git(directory, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit.strip(), "dirty": None if changes is None else bool(changes.strip())}
+
+
+def own_versions() -> dict[str, str | None]:
+    """Python's version and that of this distribution (None when it is not installed)."""
+    try:
+        own = metadata.version("dflash-tune")
+    except metadata.PackageNotFoundError:
+        own = None
+    return {"python": platform.python_version(), "dflash-tune": own}
+
+
+def _git(directory: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", *arguments],
+            cwd=directory,
+            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=git_limit_s,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None
+
+
+def _cpu_model() -> str | None:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return None
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, None) or platform.processor() or None

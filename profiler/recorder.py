@@ -1,0 +1,265 @@
+"""Records a command: starts it as a child, samples it from outside, and writes down how it ended.
+
+The child's result is never lost to a failing sampler, and nothing that the child started outlives the
+recording. Knows nothing of what the command does, beyond the run directory it is pointed to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from dflash.contract.arrowlog import ArrowLog
+from dflash.contract.errors import RunError, UsageError
+from dflash.contract.events import sample_schema
+from dflash.contract.rundir import (
+    RunDir,
+    create_run,
+    environment_variable,
+    new_manifest,
+    printable,
+    utc_now,
+    write_json,
+)
+from profiler.cgroup import MemoryCgroup
+from profiler.child import Child, Exit, log_tail
+from profiler.machine import describe_git, describe_hardware, own_versions
+from profiler.outcome import Ending, Verdict, judge, time_limit_code
+from profiler.samplers.base import Sampler, SamplerThread
+from profiler.samplers.gil import GilSampler
+from profiler.samplers.gpu import GpuSampler, open_sensors
+from profiler.samplers.host import HostSampler
+from profiler.samplers.sensors import GpuSensors
+
+poll_s = 0.2  # between looks at the stop event, the time limit and received signals
+forwarded = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+switched_off = {"status": "n/a", "reason": "switched off", "cpu_s": 0.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordOptions:
+    """How to record."""
+
+    gpu: str = "auto"  # auto | none | replay:FILE
+    gil: bool = True
+    host_interval_s: float = 0.5
+    gpu_interval_s: float = 0.1
+    time_limit_s: float | None = None
+    grace_s: float = 10.0  # between the request to stop and SIGKILL
+    log: Path | None = None  # takes the child's stdout and stderr; they are inherited without it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recording:
+    """A run that has ended. `exit_code` is what a command that recorded it should exit with."""
+
+    run: RunDir
+    exit_code: int
+    status: str  # finished | failed | stopped
+    reason: str | None
+
+
+default_options = RecordOptions()
+
+
+def record(
+    command: Sequence[str],
+    run_path: Path,
+    options: RecordOptions = default_options,
+    *,
+    stop: threading.Event | None = None,
+) -> Recording:
+    """Run `command` to its end and record it at `run_path`.
+
+    Setting `stop` ends it early. In the main thread SIGINT, SIGTERM and SIGHUP are passed on to the command
+    meanwhile, and the recording still ends properly. Raises UsageError when the command cannot be started
+    and RunError when the run directory cannot be written.
+    """
+    _check_command(command)
+    sensors = open_sensors(options.gpu)
+    run = create_run(run_path, command=list(command))
+    with _received_signals() as received:
+        return _Session(run, list(command), options, sensors).conduct(received, stop)
+
+
+@dataclass(slots=True)
+class _Session:
+    """One recording from the first line of the manifest to the last."""
+
+    run: RunDir
+    command: list[str]
+    options: RecordOptions
+    sensors: GpuSensors | None
+    threads: dict[str, SamplerThread] = field(default_factory=dict)
+
+    def conduct(self, received: list[int], stop: threading.Event | None) -> Recording:
+        self._describe()
+        memory = MemoryCgroup.of_process()
+        kills_before = memory.oom_kills() or 0
+        ending = Ending(self.options.grace_s)
+        try:
+            with contextlib.ExitStack() as open_things:
+                child = self._start(open_things)
+                end = self._wait(child, ending, received, stop)
+        except UsageError as error:
+            self._finish(Verdict(status="failed", reason=error.what, exit_code=error.exit_code), None)
+            raise
+        finally:
+            reports = {name: thread.stop().entry() for name, thread in self.threads.items()}
+        manifest = self._manifest()
+        verdict = judge(
+            end,
+            ending,
+            said_status=manifest["status"],
+            said_reason=manifest["reason"],
+            took_over=manifest["config"] is not None,
+            oom_kills=(memory.oom_kills() or 0) - kills_before,
+            last_lines=[] if self.options.log is None else map_printable(log_tail(self.options.log)),
+        )
+        self._finish(verdict, end, samplers={"gpu": switched_off, "gil": switched_off, **reports})
+        return Recording(
+            run=self.run, exit_code=verdict.exit_code, status=verdict.status, reason=verdict.reason
+        )
+
+    def _describe(self) -> None:
+        """Fill in what is known before the start."""
+        no_gpus = "switched off" if self.sensors is None else self.sensors.open()
+        gpus = self.sensors.devices() if self.sensors is not None and no_gpus is None else ()
+        self.run.update(
+            pids={"recorder": os.getpid(), "trainer": None},
+            versions=own_versions(),
+            hardware=describe_hardware(gpus, no_gpus),
+            git=describe_git(Path.cwd()),
+        )
+
+    def _start(self, open_things: contextlib.ExitStack) -> Child:
+        """The child, let go once its pid is on record and the samplers run."""
+        output = None
+        env = {**os.environ, environment_variable: str(self.run.path.resolve())}
+        if self.options.log is not None:
+            output = open_things.enter_context(_open_log(self.options.log))
+            env.setdefault("PYTHONUNBUFFERED", "1")  # the last words before a crash are in the log
+        child = Child(self.command, env=env, output=output)
+        open_things.callback(child.close)
+        # The trainer writes run.json from here on, until it has ended.
+        self.run.update(pids={"recorder": os.getpid(), "trainer": child.pid})
+        for sampler in self._samplers(child):
+            log = ArrowLog(self.run.samples / f"{sampler.name}.arrow", sample_schema)
+            self.threads[sampler.name] = SamplerThread(sampler, log)
+            self.threads[sampler.name].start()
+        child.release()
+        return child
+
+    def _samplers(self, child: Child) -> Iterator[Sampler]:
+        yield HostSampler(child.launcher_pid, self.options.host_interval_s)
+        if self.sensors is not None:
+            yield GpuSampler(self.sensors, self.options.gpu_interval_s)
+        if self.options.gil:
+            yield GilSampler(lambda: self._trainer_pid(child.pid))
+
+    def _trainer_pid(self, started_pid: int) -> int:
+        """The trainer's own pid: the command may be a wrapper that started it."""
+        try:
+            pid = self.run.manifest()["pids"]["trainer"]
+        except (RunError, KeyError, TypeError):
+            return started_pid
+        return pid if isinstance(pid, int) and Path(f"/proc/{pid}").exists() else started_pid
+
+    def _wait(self, child: Child, ending: Ending, received: list[int], stop: threading.Event | None) -> Exit:
+        limit_s = self.options.time_limit_s
+        limit_at_s = None if limit_s is None else time.monotonic() + limit_s
+        while (end := child.wait(poll_s)) is None:
+            now_s = time.monotonic()
+            while received:
+                number = received.pop(0)
+                ending.request(f"stopped by {signal.Signals(number).name}", number, now_s)
+            if stop is not None and stop.is_set():
+                ending.request("stopped by the caller", signal.SIGTERM, now_s)
+                stop = None
+            if limit_at_s is not None and now_s >= limit_at_s:
+                ending.request(f"time limit of {limit_s:g} s", signal.SIGTERM, now_s, time_limit_code)
+                limit_at_s = None
+            for number in ending.due(now_s):
+                child.signal(number)
+            if ending.is_hopeless(now_s):
+                return Exit(code=-signal.SIGKILL, left=(child.pid,))
+        return end
+
+    def _manifest(self) -> dict[str, Any]:
+        """run.json as the trainer left it, or a new one when it left none that can be read."""
+        try:
+            return self.run.manifest()
+        except RunError:
+            manifest = new_manifest(self.command)
+            write_json(self.run.manifest_path, manifest)
+            return manifest
+
+    def _finish(self, verdict: Verdict, end: Exit | None, **entries: object) -> None:
+        left_over = [] if end is None else _describe_left(end)
+        self.run.update(
+            status=verdict.status,
+            reason=verdict.reason,
+            exit_code=verdict.exit_code if end is None else end.shell_code,
+            ended_utc=utc_now(),
+            warnings=left_over,
+            usage=None if end is None else {"cpu_s": end.cpu_s, "peak_rss_bytes": end.peak_rss_bytes},
+            **entries,
+        )
+
+
+def _check_command(command: Sequence[str]) -> None:
+    if not command:
+        raise UsageError("there is no command to record", remedy="write it after --")
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            "there is no such command",
+            where=command[0],
+            expected="an executable file, or a name that is found on PATH",
+        )
+
+
+def _open_log(path: Path) -> IO[bytes]:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("ab")
+    except OSError as error:
+        raise RunError(f"the log cannot be written: {error}", where=str(path)) from None
+
+
+def map_printable(lines: Sequence[str]) -> list[str]:
+    """Lines from a child, safe for a terminal and for JSON."""
+    return [printable(line)[:300] for line in lines]
+
+
+def _describe_left(end: Exit) -> list[str]:
+    """What has to be said of processes that did not end by themselves."""
+    said = []
+    if end.killed:
+        said.append(f"{end.killed} process(es) were still there after the command had ended and were killed")
+    if end.left:
+        said.append(f"could not be killed: process {', '.join(map(str, end.left))}")
+    return said
+
+
+@contextlib.contextmanager
+def _received_signals() -> Iterator[list[int]]:
+    """Collect stop signals instead of dying of them. Outside the main thread the list stays empty."""
+    received: list[int] = []
+    previous = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in forwarded:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup means it
+                previous[number] = signal.signal(number, lambda n, _: received.append(n))
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

@@ -1,0 +1,131 @@
+"""The seam between GPU sampling and what a driver can answer: devices, readings, and reasons for none.
+
+Real GPUs answer through nvml.py, recorded ones through replay.py. Knows nothing of pace or logs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Protocol
+
+gpu_metrics = (
+    "util_pct",  # share of time with a kernel resident: says nothing of how much work it was
+    "mem_used_bytes",
+    "mem_total_bytes",
+    "power_w",  # instant where the driver has it, else its 1 s mean
+    "power_limit_w",
+    "sm_clock_mhz",
+    "temp_c",
+    "throttle_reasons",  # NVML's bit mask
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """Why a reading has no value. A permanent reason is not worth asking about again."""
+
+    reason: str
+    permanent: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuDevice:
+    """A GPU or a MIG slice of one, with the facts that do not change. Unknown facts are None."""
+
+    key: str  # NVML's uuid: GPU-… or MIG-…
+    name: str
+    slice_of: str | None = None  # the uuid of the GPU that a MIG slice belongs to
+    mig: bool = False  # the slice itself, or a GPU cut into slices
+    unified_memory: bool = False  # the GPU has no memory apart from the host's
+    pci_bus_id: str | None = None
+    memory_bytes: int | None = None
+    power_limit_w: float | None = None
+    max_sm_clock_mhz: int | None = None
+
+    def facts(self) -> dict[str, object]:
+        """As listed in run.json; `key` is called uuid there."""
+        listed = asdict(self)
+        return {"uuid": listed.pop("key"), **listed}
+
+
+class GpuSensors(Protocol):
+    """What a driver can answer. No method raises over a missing sensor."""
+
+    def open(self) -> str | None:
+        """Connect, or connect again; returns why that is impossible, or None."""
+        ...
+
+    def devices(self) -> tuple[GpuDevice, ...]:
+        """GPUs in NVML order, each followed by its MIG slices."""
+        ...
+
+    def read(self, index: int, metrics: Sequence[str]) -> list[float | Unreadable]:
+        """The metrics named, of `devices()[index]`, in order."""
+        ...
+
+    def system_memory(self) -> tuple[int, int] | None:
+        """Total and available bytes of the host's memory: what a GPU with unified memory draws on."""
+        ...
+
+    def close(self) -> None:
+        """Disconnect. Safe to call twice."""
+        ...
+
+
+unified_reason = "unified memory: the GPU uses the host's, see unified_mem_used_bytes"
+
+_start_reasons = {
+    "NVML_ERROR_LIBRARY_NOT_FOUND": "no NVIDIA driver library on this machine",
+    "NVML_ERROR_DRIVER_NOT_LOADED": "the NVIDIA driver is not loaded",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "the NVIDIA driver was updated under the running system; reload it",
+    "NVML_ERROR_NO_PERMISSION": "no permission to talk to the NVIDIA driver",
+}
+_reading_reasons = {
+    "NVML_ERROR_NOT_SUPPORTED": "not supported by this GPU",
+    "NVML_ERROR_FUNCTION_NOT_FOUND": "not supported by this driver",
+    "NVML_ERROR_INVALID_ARGUMENT": "not supported by this GPU",
+    "NVML_ERROR_NO_PERMISSION": "no permission",
+    "NVML_ERROR_GPU_IS_LOST": "the GPU has fallen off the bus",
+    **{k: v for k, v in _start_reasons.items() if "PERMISSION" not in k},
+}
+_permanent = {
+    "NVML_ERROR_NOT_SUPPORTED",
+    "NVML_ERROR_FUNCTION_NOT_FOUND",
+    "NVML_ERROR_INVALID_ARGUMENT",
+    "NVML_ERROR_NO_PERMISSION",
+}
+
+
+def explain_start(error: str) -> str:
+    """Why there are no GPU metrics at all, from the name of an NVML error."""
+    return f"{_start_reasons.get(error, 'the NVIDIA driver does not answer')} ({error})"
+
+
+def explain_reading(error: str, device: GpuDevice, metric: str) -> Unreadable:
+    """Why one metric of one device has no value, from the name of an NVML error."""
+    if device.unified_memory and metric.startswith("mem_"):
+        return Unreadable(unified_reason, permanent=True)
+    reason = _reading_reasons.get(error, "the driver failed to answer")
+    if device.mig and error in _permanent:
+        reason = "no permission: ask the MIG slice" if "PERMISSION" in error else "not supported on MIG"
+    return Unreadable(f"{reason} ({error})", permanent=error in _permanent)
+
+
+def judge_value(value: float, device: GpuDevice, metric: str) -> float | Unreadable:
+    """A driver's answer, unless it cannot be true.
+
+    Some drivers answer "success" and mean "unknown": all bits set, or a zero where there can be none.
+    """
+    if device.unified_memory and metric.startswith("mem_"):
+        return Unreadable(unified_reason, permanent=True)
+    if value in (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF):
+        return explain_reading("NVML_ERROR_NOT_SUPPORTED", device, metric)
+    if value == 0 and metric in ("mem_total_bytes", "power_limit_w"):
+        return Unreadable("the driver says 0, which cannot be", permanent=True)
+    return value
+
+
+def has_unified_memory(name: str, total_bytes: float | str, *, mig: bool) -> bool:
+    """Whether a GPU lives in the host's memory. `total_bytes`: NVML's answer, or the name of its error."""
+    return not mig and ("GB10" in name or total_bytes in (0, "NVML_ERROR_NOT_SUPPORTED"))
