@@ -25,6 +25,7 @@ class WindowInfo:
     documents: int
     tokens: int
     supervised_tokens: int
+    processed_tokens: int  # what the targets run: rows × width of its batches
     denominator: float  # the loss denominator of the whole window, > 0
 
 
