@@ -50,7 +50,10 @@ def run(
         typer.Option("--help-knobs", callback=_print_knobs, is_eager=True, help="List all knobs and leave."),
     ] = False,
 ) -> None:
-    """Train. Without CONFIG: the embedded default, which two CPU cores can carry."""
+    """Train a drafter.
+
+    Without CONFIG: the embedded default, which two CPU cores can carry.
+    """
     check_install()
     config = configure(config_file, settings, {"data.path": data, "run.max_steps": max_steps})
     directory = open_run_directory(run_dir, config)
@@ -67,7 +70,10 @@ def check_data(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read the data as a run would, and tell what would train and what is refused, row by row."""
+    """See what the data would give.
+
+    Reads it as a run would, and tells what would train and what is refused, row by row.
+    """
     check_install()
     config = configure(config_file, settings, {"data.path": data, "data.max_length": max_length})
     become_trainer(["check-data", hand_over(config.to_toml()), *(["--json"] if as_json else [])])

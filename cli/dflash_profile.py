@@ -1,0 +1,135 @@
+"""`dflash-profile`: record a training command from outside, say what limits it, write the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+from cli.console import Program, print_json, say, show, stdout_kept_for_result
+from cli.diagnosis_text import full_diagnosis, verdict_card
+from cli.install_check import check_install
+from cli.layout import facts
+from cli.options import AsJson
+from dflash.contract.errors import RunError
+from dflash.contract.rundir import new_run_path
+
+if TYPE_CHECKING:
+    from profiler.finding import Diagnosis
+
+program = Program("dflash-profile", "Why is this run slow? Record it, diagnose it, report it.")
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
+
+
+def main() -> NoReturn:
+    """The installed command."""
+    program.run()
+
+
+@program.app.command("record", context_settings={"allow_interspersed_args": False})
+def record_command(
+    command: Annotated[list[str], typer.Argument(metavar="CMD", help="The command to record, after --.")],
+    run_dir: Annotated[
+        Path | None, typer.Option(help="New directory for the run. [default: runs/TIME-HEX]", metavar="DIR")
+    ] = None,
+    no_gil: Annotated[bool, typer.Option("--no-gil", help="Do not sample who holds the GIL.")] = False,
+    gpu: Annotated[
+        str, typer.Option(help="GPU sensors: auto, none, or replay:FILE.", metavar="SENSORS")
+    ] = "auto",
+    time_limit: Annotated[
+        float | None, typer.Option(min=0.1, help="Stop the command after this time.", metavar="S")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a command, record, diagnose, report.
+
+    CMD is what trains, such as `dflash-train run`. The exit code is the one of CMD.
+    """
+    check_install()
+    from profiler.recorder import RecordOptions, record
+
+    options = RecordOptions(gpu=gpu, gil=not no_gil, time_limit_s=time_limit)
+    run_path = run_dir or new_run_path()
+    if as_json:
+        with stdout_kept_for_result():
+            recording = record(command, run_path, options)
+    else:
+        recording = record(command, run_path, options)
+    if recording.reason is not None:
+        say(f"the command {recording.status}: {recording.reason}")
+    diagnosis, report = _conclude(run_path)
+    if as_json:
+        print_json(
+            {
+                "run": str(run_path),
+                "status": recording.status,
+                "reason": recording.reason,
+                "exit_code": recording.exit_code,
+                "diagnosis": diagnosis and diagnosis.to_json(),
+                "report": report and str(report),
+            }
+        )
+    else:
+        places = [("run", str(run_path)), *([("report", str(report))] if report else [])]
+        show(verdict_card(diagnosis, places) if diagnosis else facts(places))
+    raise typer.Exit(recording.exit_code)
+
+
+@program.app.command("diagnose")
+def diagnose_run(run: RunPath, as_json: AsJson = False) -> None:
+    """Say what limits a recorded run.
+
+    Every cause that was considered, with its evidence. Works anywhere, without GPU or torch.
+    """
+    diagnosis = _diagnose(run)
+    if as_json:
+        print_json(diagnosis.to_json())
+    else:
+        show(full_diagnosis(diagnosis))
+
+
+@program.app.command("report")
+def report_run(
+    run: RunPath,
+    out: Annotated[
+        Path | None, typer.Option(help="File to write. [default: RUN/report.html]", metavar="FILE")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of a recorded run.
+
+    One HTML file that needs no network.
+    """
+    from reports.run_report import write_run_report
+
+    path = write_run_report(run, out)
+    if as_json:
+        print_json({"run": str(run), "report": str(path)})
+    else:
+        show(str(path))
+
+
+def _diagnose(run_path: Path) -> Diagnosis:
+    """The diagnosis of a run, kept beside it where the disk allows."""
+    from profiler.diagnosis import diagnose
+    from profiler.run import Run
+    from profiler.timeline import Timeline
+
+    diagnosis = diagnose(Timeline.of(Run.open(run_path)))
+    try:
+        diagnosis.save(run_path)
+    except RunError as error:  # a run on a read-only disk can still be diagnosed
+        say(error.render())
+    return diagnosis
+
+
+def _conclude(run_path: Path) -> tuple[Diagnosis | None, Path | None]:
+    """Diagnosis and report of what was recorded; what cannot be had is said, and the recording stays."""
+    from reports.run_report import write_run_report
+
+    try:
+        return _diagnose(run_path), write_run_report(run_path)
+    except RunError as error:
+        say(error.render())
+        return None, None
