@@ -1,0 +1,154 @@
+"""Who sees whom in a drafter, and the attention that keeps to it: the one place for masks and kernels.
+
+A block whose anchor sits at position `a` of its document sees that document's target states at positions
+strictly before `a`, and itself; never another block. Full layers see the whole block both ways. Sliding
+layers are causal inside the block and see keys less than `window` behind the query, which sits at `a + slot`.
+
+Shapes: T context tokens, A blocks of b slots, Q = A*b queries, D head width. Knows nothing of weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from dflash.batch import Batch
+
+full, sliding = "full_attention", "sliding_attention"
+
+# Blocks of one document that share a call: its mask and scores stay small, and early blocks do not pay for
+# context they cannot see.
+blocks_per_call = 32
+
+
+class LayerKinds(Protocol):
+    """What visibility needs to know of a drafter."""
+
+    @property
+    def layer_types(self) -> tuple[str, ...]:
+        """For each layer: `full` or `sliding`."""
+
+    @property
+    def sliding_window(self) -> int:
+        """Keys that a sliding layer sees."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Consecutive blocks of one document, the context they may see, and the mask over both."""
+
+    blocks: int
+    context: slice  # positions in the document
+    mask: Tensor  # [blocks*b, context + blocks*b] bool, True: visible
+
+
+@dataclass(frozen=True, slots=True)
+class BlockView:
+    """The blocks of a packed batch document by document, with masks for each layer type, on one device."""
+
+    block_size: int
+    lengths: tuple[int, ...]  # context tokens of each document, [D]
+    blocks: tuple[int, ...]  # blocks of each document, [D]
+    calls: dict[str, tuple[tuple[Call, ...], ...]]  # layer type: for each document
+
+    @classmethod
+    def of(cls, batch: Batch, layers: LayerKinds, device: torch.device) -> BlockView:
+        """The view of `batch` for these layers. Masks are made on `device`, once for all layers of a type."""
+        block_size = batch.labels.shape[1]
+        counts = torch.bincount(batch.document_ids[batch.anchors], minlength=len(batch.lengths)).tolist()
+        anchors = batch.positions[batch.anchors]
+        per_document = list(
+            zip(torch.split(anchors, counts), torch.split(upload(anchors, device), counts), strict=True)
+        )
+        calls = {
+            kind: tuple(
+                _calls(here, there, block_size, layers.sliding_window if kind == sliding else None)
+                for here, there in per_document
+            )
+            for kind in sorted(set(layers.layer_types))
+        }
+        return cls(block_size, batch.lengths, tuple(counts), calls)
+
+
+def upload(tensor: Tensor, device: torch.device) -> Tensor:
+    """`tensor` on `device`; to CUDA through pinned memory, as a pageable copy waits for earlier work."""
+    if device.type == "cuda":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)
+
+
+def _calls(here: Tensor, there: Tensor, block_size: int, window: int | None) -> tuple[Call, ...]:
+    """The calls of one document. `here` and `there`: its anchor positions on the CPU and on the device."""
+    groups = zip(torch.split(here, blocks_per_call), torch.split(there, blocks_per_call), strict=True)
+    found = []
+    for group, anchors in groups:
+        if group.numel() == 0:
+            continue
+        first, last = int(group[0]), int(group[-1])
+        context = slice(0 if window is None else max(0, first - window + 1), last)
+        found.append(Call(len(group), context, _mask(anchors, block_size, context, window)))
+    return tuple(found)
+
+
+def _mask(anchors: Tensor, block_size: int, context: slice, window: int | None) -> Tensor:
+    place = anchors.device
+    slot = torch.arange(block_size, device=place).repeat(len(anchors))
+    block = torch.arange(len(anchors), device=place).repeat_interleave(block_size)
+    position = anchors[block] + slot
+    key = torch.arange(context.start, context.stop, device=place)
+    sees_context = key < anchors[block][:, None]
+    sees_block = block[:, None] == block
+    if window is not None:
+        sees_context &= position[:, None] - key < window
+        behind = slot[:, None] - slot
+        sees_block &= (behind >= 0) & (behind < window)
+    return torch.cat([sees_context, sees_block], dim=1)
+
+
+def attend(
+    query: Tensor,
+    context_key: Tensor,
+    context_value: Tensor,
+    block_key: Tensor,
+    block_value: Tensor,
+    view: BlockView,
+    kind: str,
+) -> Tensor:
+    """Attention of the blocks over context and themselves.
+
+    query [Q, heads, D]; context_key, context_value [T, kv_heads, D]; block_key, block_value [Q, kv_heads, D].
+    `heads` is a multiple of `kv_heads`. Returns [Q, heads, D].
+    """
+    rows, heads, width = query.shape
+    kv_heads = context_key.shape[1]
+    # [kv_heads, heads per kv head, Q, D]: keys are broadcast over the second axis, never copied.
+    queries = query.view(rows, kv_heads, heads // kv_heads, width).permute(1, 2, 0, 3)
+    out = []
+    slots = [count * view.block_size for count in view.blocks]
+    # Split, not sliced: the gradient of a split is one concatenation, that of a slice a tensor of zeros.
+    documents = zip(
+        torch.split(queries, slots, dim=2),
+        *(torch.split(x.transpose(0, 1), list(view.lengths), dim=1) for x in (context_key, context_value)),
+        *(torch.split(x.transpose(0, 1), slots, dim=1) for x in (block_key, block_value)),
+        view.calls[kind],
+        strict=True,
+    )
+    for q, context_k, context_v, block_k, block_v, calls in documents:
+        first = 0
+        for call in calls:
+            own = slice(first, first := first + call.blocks * view.block_size)
+            key = torch.cat([context_k[:, call.context], block_k[:, own]], dim=1)
+            value = torch.cat([context_v[:, call.context], block_v[:, own]], dim=1)
+            out.append(_sdpa(q[:, :, own], key, value, call.mask))
+    return torch.cat(out, dim=2).permute(2, 0, 1, 3).reshape(rows, heads, width)
+
+
+def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+    """One call: query [kv, groups, n, D], key and value [kv, s, D], mask [n, s]."""
+    groups = query.shape[1]
+    key, value = (x[:, None].expand(-1, groups, -1, -1) for x in (key, value))
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask)
