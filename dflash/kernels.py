@@ -1,0 +1,37 @@
+"""Which kernels a run uses, in words, for the start-up line and run.json. Decides nothing."""
+
+from __future__ import annotations
+
+from importlib import metadata
+
+import torch
+
+from dflash.contract.config import TrainConfig
+from dflash.target import LoadedTarget
+
+linear_attention = "flash-linear-attention"
+
+
+def describe_kernels(config: TrainConfig, loaded: LoadedTarget) -> dict[str, str]:
+    """{part: kernel}. `gated_deltanet` is there only for hybrid targets."""
+    chunk = config.objective.chunk_blocks
+    kernels = {
+        "attention": loaded.attention,
+        "drafter_attention": "sdpa, a few blocks of a document at a time",
+        "loss": f"torch cross entropy, {chunk} blocks at a time" if chunk else "torch cross entropy",
+        "optimizer": "torch AdamW",
+    }
+    if loaded.spec.hybrid:
+        kernels["gated_deltanet"] = _gated_deltanet()
+    return kernels
+
+
+def _gated_deltanet() -> str:
+    """Transformers takes the fast kernels where they are installed and CUDA is there."""
+    try:
+        version = metadata.version(linear_attention)
+    except metadata.PackageNotFoundError:
+        return f"reference PyTorch (slow): install {linear_attention}"
+    if not torch.cuda.is_available():
+        return f"reference PyTorch (slow): {linear_attention} {version} needs CUDA"
+    return f"{linear_attention} {version}"
