@@ -31,20 +31,7 @@ class RateBar:
 def draw_rates(bars: Sequence[RateBar], name: str = "rates") -> Chart:
     """Horizontal bars of tokens a second, intervals as whiskers; a bar without a value is only named."""
     known = [bar for bar in bars if bar.tokens_per_s is not None]
-    labels = [style.label(bar.name) for bar in known]
     reach = max((max(bar.high or 0, bar.tokens_per_s or 0) for bar in known), default=1.0)
-    trace = {
-        "type": "bar",
-        "orientation": "h",
-        "y": labels,
-        "x": [bar.tokens_per_s for bar in known],
-        "error_x": _whiskers(known),
-        "marker": {"color": [bar.colour for bar in known]},
-        "text": [_rate_with_range(bar) for bar in known],
-        # Beyond the whisker, so that neither hides the other.
-        "textposition": "none",
-        "hovertemplate": "%{y}: %{text}<extra></extra>",
-    }
     notes = [
         {
             "x": max(bar.high or 0, bar.tokens_per_s or 0),
@@ -61,16 +48,31 @@ def draw_rates(bars: Sequence[RateBar], name: str = "rates") -> Chart:
         xaxis=style.axis(range=[0, reach * 1.45], title=style.axis_title("tokens/s"), fixedrange=True),
         yaxis=style.axis(autorange="reversed", fixedrange=True, tickfont={"color": style.ink, "size": 13}),
         annotations=notes,
+        barmode="overlay",
         bargap=0.4,
         dragmode=False,
     )
     said = "; ".join(f"{bar.name}: {_rate_with_range(bar)}" for bar in bars)
     return Chart(
         name=name,
-        spec={"data": [trace], "layout": layout},
+        spec={"data": [_rate_trace(bar) for bar in known], "layout": layout},
         caption=f"Tokens per second. {said}.",
         height_px=70 + _row_px * max(1, len(known)),
     )
+
+
+def _rate_trace(bar: RateBar) -> dict[str, Any]:
+    trace: dict[str, Any] = {
+        "type": "bar",
+        "orientation": "h",
+        "y": [style.label(bar.name)],
+        "x": [bar.tokens_per_s],
+        "marker": {"color": bar.colour},
+        "hovertemplate": f"%{{y}}: {style.label(_rate_with_range(bar))}<extra></extra>",
+    }
+    if bar.low is not None and bar.high is not None:
+        trace["error_x"] = _whiskers([bar])
+    return trace
 
 
 def _whiskers(bars: Sequence[RateBar | TrialPoint]) -> dict[str, Any]:
@@ -109,13 +111,12 @@ def draw_closing_sums(threads: Sequence[ThreadSum], kinds: dict[str, str], name:
     """
     labels = [style.label(thread.name) for thread in threads]
     totals = [sum(thread.parts_s.values()) or 1.0 for thread in threads]
-    seen: dict[str, int] = {}
+    looks = _tell_apart(threads, kinds)
     traces = []
     for kind, role in kinds.items():
         seconds = [thread.parts_s.get(kind, 0.0) for thread in threads]
         if not any(seconds):
             continue
-        position = seen[role] = seen.get(role, -1) + 1
         shares = [100 * s / total for s, total in zip(seconds, totals, strict=True)]
         traces.append(
             {
@@ -125,7 +126,7 @@ def draw_closing_sums(threads: Sequence[ThreadSum], kinds: dict[str, str], name:
                 "y": labels,
                 "x": shares,
                 "customdata": [text.duration(s) for s in seconds],
-                "marker": _marker(role, position),
+                "marker": _marker(role, looks[kind]),
                 "hovertemplate": "%{y}<br>" + kind + ": %{x:.1f} %, %{customdata}<extra></extra>",
             }
         )
@@ -145,6 +146,21 @@ def draw_closing_sums(threads: Sequence[ThreadSum], kinds: dict[str, str], name:
         caption="Share of each thread's time. " + " ".join(_thread_sentence(thread) for thread in threads),
         height_px=118 + _row_px * max(1, len(threads)),
     )
+
+
+def _tell_apart(threads: Sequence[ThreadSum], kinds: dict[str, str]) -> dict[str, int]:
+    """The look of each kind: kinds of one role differ where one thread has both, the largest are plainest."""
+    total = {kind: sum(thread.parts_s.get(kind, 0.0) for thread in threads) for kind in kinds}
+    looks: dict[str, int] = {}
+    for kind in sorted(kinds, key=lambda kind: -total[kind]):
+        taken = {
+            looks[other]
+            for thread in threads
+            for other in thread.parts_s
+            if other in looks and kinds[other] == kinds[kind] and kind in thread.parts_s
+        }
+        looks[kind] = next(look for look in range(len(kinds)) if look not in taken)
+    return looks
 
 
 def _thread_sentence(thread: ThreadSum) -> str:
@@ -186,7 +202,7 @@ class TrialPoint:
     tokens_per_s: float | None
     low: float | None = None
     high: float | None = None
-    role: str = "candidate"  # winner, baseline, candidate, unhealthy, failed
+    role: str = "candidate"  # recommended, baseline, candidate, unhealthy, failed, unfinished
     reason: str | None = None
 
 
@@ -194,19 +210,21 @@ _trial_roles: Final = {
     "candidate": ("measured", "circle", style.rest, 9),
     "unhealthy": ("measured, but unhealthy", "circle-open", style.bad, 10),
     "baseline": ("starting configuration", "square", style.wait, 12),
-    "winner": ("winner", "star", style.work, 17),
+    "recommended": ("recommended", "star", style.work, 17),
     "failed": ("failed", "x-thin-open", style.bad, 10),
+    "unfinished": ("not finished", "circle-open", style.muted, 9),
 }
+_unmeasured: Final = ("failed", "unfinished")
 
 
 def draw_trials(points: Sequence[TrialPoint], name: str = "trials") -> Chart:
-    """Tokens a second of every trial in the order of trying; failed ones on a strip of their own below."""
+    """Tokens a second of every trial in the order of trying; those without a figure on a strip below."""
     traces = [
         _trial_trace(role, [point for point in points if point.role == role])
         for role in _trial_roles
         if any(point.role == role for point in points)
     ]
-    failed = any(point.role == "failed" for point in points)
+    failed = any(point.role in _unmeasured for point in points)
     layout = style.layout(
         showlegend=True,
         legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
@@ -220,7 +238,12 @@ def draw_trials(points: Sequence[TrialPoint], name: str = "trials") -> Chart:
     )
     if failed:
         layout["yaxis2"] = style.axis(
-            domain=[0, 0.1], range=[-1, 1], tickvals=[0], ticktext=["failed"], fixedrange=True, showgrid=False
+            domain=[0, 0.1],
+            range=[-1, 1],
+            tickvals=[0],
+            ticktext=["no figure"],
+            fixedrange=True,
+            showgrid=False,
         )
     said = " ".join(_trial_sentence(point) for point in points)
     return Chart(
@@ -238,7 +261,7 @@ def _trial_trace(role: str, points: Sequence[TrialPoint]) -> dict[str, Any]:
         "mode": "markers",
         "name": words,
         "x": [point.number for point in points],
-        "y": [0 if role == "failed" else point.tokens_per_s for point in points],
+        "y": [0 if role in _unmeasured else point.tokens_per_s for point in points],
         "marker": {"symbol": symbol, "color": colour, "size": size, "line": {"color": colour, "width": 2}},
         "customdata": [
             [style.label(point.name), style.label(point.reason or _rate_with_range(point))]
@@ -246,7 +269,7 @@ def _trial_trace(role: str, points: Sequence[TrialPoint]) -> dict[str, Any]:
         ],
         "hovertemplate": "trial %{x}: %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
     }
-    if role == "failed":
+    if role in _unmeasured:
         trace["yaxis"] = "y2"
     else:
         trace["error_y"] = {**_whiskers(points), "color": colour}

@@ -27,6 +27,7 @@ class FindingRow:
 
     verdict: str
     tone: str
+    open: bool  # its evidence is shown at once
     cause: str
     summary: str
     range: str
@@ -57,6 +58,7 @@ def show_finding(finding: Finding) -> FindingRow:
     return FindingRow(
         verdict=_verdicts[finding.verdict],
         tone="bad" if finding.supported and finding.is_sickness else tones.get(finding.verdict, "good"),
+        open=finding.supported,
         cause=finding.cause,
         summary=finding.summary,
         range=f"{text.duration(start)} to {text.duration(end)}" if finding.supported else "",

@@ -195,7 +195,7 @@ def _place_tall(columns: Sequence[Sequence[Card]]) -> tuple[list[Box], list[str]
 
 def _column_width(card: Card) -> int:
     if isinstance(card, QueueCard):
-        return 74
+        return 80
     return 202 if isinstance(card, StageCard) else 164
 
 

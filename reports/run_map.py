@@ -118,7 +118,7 @@ def _transport_card(timeline: Timeline) -> tuple[Card, ...]:
         lines.append(("copies", "none recorded"))
     away = _away_share(timeline.takes)
     if away is not None:
-        lines.append(("taken away from home", text.share(away)))
+        lines.append(("taken away", text.share(away)))
     return (NoteCard(title="transport", lines=tuple(lines), dashed=True),)
 
 
@@ -131,7 +131,7 @@ def _copy_lines(path: str, copies: pd.DataFrame) -> list[Line]:
         ("  at", f"{text.data_size(moved_bytes / seconds)}/s" if known else text.missing()),
     ]
     for stage, own in copies[copies["stage"] != "link"].groupby("stage", sort=True):
-        lines.append((f"  {stage}s' own time", text.short_duration(float(own["seconds"].sum()))))
+        lines.append((f"  on {stage}s", text.short_duration(float(own["seconds"].sum()))))
     return lines
 
 

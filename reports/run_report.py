@@ -29,7 +29,7 @@ from reports.run_panels import collect_panels
 from reports.time_chart import Span, draw_over_time
 
 stage_words: Final = {"prefetch": "prefetch", "target": "targets", "drafter": "drafters"}
-_off_scale: Final = 4.0  # a bar this many times as long as the others is said, not drawn
+_off_scale: Final = 2.0  # a bar this many times as long as the others is said, not drawn
 _facts: Final = (
     "status", "reason", "exit_code", "started_utc", "ended_utc", "versions", "kernels", "hardware", "devices",
     "links", "git", "workload", "books",

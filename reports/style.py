@@ -66,4 +66,4 @@ def axis(**changes: Any) -> dict[str, Any]:
 
 def axis_title(words: str) -> dict[str, Any]:
     """The title of an axis."""
-    return {"text": words, "font": {"color": muted, "size": 12}}
+    return {"text": words, "standoff": 8, "font": {"color": muted, "size": 12}}

@@ -90,7 +90,7 @@ def duration(seconds: float | None, reason: str | None = None) -> str:
 
 
 def short_duration(seconds: float | None) -> str:
-    """The same in one number, for narrow places: `12.7 min`, `2.1 h`."""
+    """The same in one number, for narrow places: `13 min`, `2.1 h`."""
     if (
         seconds is None
         or not math.isfinite(seconds)
@@ -99,8 +99,8 @@ def short_duration(seconds: float | None) -> str:
     ):
         return duration(seconds)
     if abs(seconds) < 2 * _hour_s:
-        return f"{significant(seconds / _minute_s)}{nbsp}min"
-    return f"{significant(seconds / _hour_s)}{nbsp}h"
+        return f"{significant(seconds / _minute_s, 2)}{nbsp}min"
+    return f"{significant(seconds / _hour_s, 2)}{nbsp}h"
 
 
 def data_size(count: float | None, reason: str | None = None) -> str:
