@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from autotune.searcher import exceeds_memory, find_incumbent, propose
+from autotune.searcher import find_incumbent, propose
 from autotune.space import SearchSpace, Values
 from autotune.trial import FailureKind, Trial, TrialState
 from dflash.contract.errors import UsageError
@@ -117,8 +117,8 @@ def describe_stop(space: SearchSpace, trials: Sequence[Trial], effort: Effort) -
     elif len(tried) >= space.size:
         parts.append("the space is exhausted")
     elif len(tried) < effort.trials:
-        left = [v for v in space.configurations if exceeds_memory(v, tried)]
-        parts.append(f"the space is exhausted: {len(left)} more would run out of memory, as smaller ones did")
+        left = space.size - len(tried)
+        parts.append(f"the space is exhausted: {left} more would run out of memory, as smaller ones did")
     return ", ".join(parts)
 
 
@@ -172,9 +172,9 @@ def _new_configuration(
 
 
 def _is_hopeless(tried: Sequence[Trial]) -> bool:
-    reasons = {trial.reason for trial in tried[:hopeless_failures]}
+    complaints = {trial.complaint for trial in tried[:hopeless_failures]}
     failed = [trial for trial in tried if trial.state is TrialState.failed]
-    return len(failed) == len(tried) >= hopeless_failures and len(reasons) == 1
+    return len(failed) == len(tried) >= hopeless_failures and len(complaints) == 1
 
 
 def _repeat(space: SearchSpace, trials: Sequence[Trial], effort: Effort, seconds: float) -> Task | None:

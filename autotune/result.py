@@ -20,7 +20,7 @@ from autotune.comparison import Interval, Noise, Rate, compare, measure_noise, p
 from autotune.identity import Identity, read_identity
 from autotune.space import SearchSpace
 from autotune.storage import read_trials
-from autotune.trial import Trial, TrialState
+from autotune.trial import Trial
 from dflash.contract.errors import RunError
 
 json_schema_version = 1
@@ -145,9 +145,8 @@ def conclude(
 
 def count_failures(trials: Sequence[Trial]) -> tuple[tuple[str, int], ...]:
     """Why trials failed or were excluded, with how many, most common first."""
-    reasons = [t.reason or "unknown" for t in trials if t.state is TrialState.failed]
-    reasons += [f"unhealthy: {trial.unhealthy}" for trial in trials if trial.unhealthy is not None]
-    return tuple(Counter(reasons).most_common())
+    complaints = [trial.complaint for trial in trials if trial.complaint is not None]
+    return tuple(Counter(complaints).most_common())
 
 
 def best_path(study_dir: Path) -> Path:

@@ -6,23 +6,19 @@ which configuration comes next.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
-from autotune.trial import FailureKind, Measurement
+from autotune.measurement import classify_failure, measure_run
+from autotune.trial import Failed, Outcome
 from dflash.contract.config import TrainConfig
+from dflash.contract.rundir import RunDir, python_command, write_text
 
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A run that could not be measured."""
-
-    kind: FailureKind
-    reason: str  # one line, for people
-
-
-Outcome = Measurement | Failed
+start_limit_s = 600.0  # for loading and compiling, before the training time counts
+stop_signals = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 class Runner(Protocol):
@@ -31,6 +27,38 @@ class Runner(Protocol):
     def run(self, config: TrainConfig, run_path: Path) -> Outcome:
         """Run `config` once, with `run_path` (absolute, not there yet) as its run directory.
 
-        A failure of the trial is an outcome, not an exception. On KeyboardInterrupt the run is ended
-        before the exception is passed on. When it returns, nothing of the trial runs any more.
+        A failure of the trial is an outcome, not an exception. When the user stops it, the run is ended
+        before KeyboardInterrupt is raised. When it returns, nothing of the trial runs any more.
         """
+        ...
+
+
+class RecordedRunner(Runner):
+    """Every trial in a fresh process under the recorder, so that no failure reaches the next trial.
+
+    `trainer` starts a command line that ends in `run CONFIG_TOML`.
+    """
+
+    def __init__(self, trainer: Sequence[str] | None = None) -> None:
+        self._trainer = list(trainer or python_command())
+
+    def run(self, config: TrainConfig, run_path: Path) -> Outcome:
+        from profiler.recorder import RecordOptions, record
+
+        config_path = run_path.with_name("config.toml")
+        write_text(config_path, config.to_toml())
+        options = RecordOptions(
+            gil=False,  # it stops the trainer's threads to look at them, which a measurement should not
+            log=run_path / "trainer.log",
+            # A window may end long after the time is up; a trial that needs thrice the time hangs.
+            time_limit_s=start_limit_s + 3 * config.run.max_seconds,
+        )
+        recording = record([*self._trainer, "run", str(config_path)], run_path, options)
+        # A trial's weights are of no use, and as large as a model.
+        shutil.rmtree(RunDir(run_path).checkpoints, ignore_errors=True)
+        if recording.exit_code in {128 + number for number in stop_signals}:
+            raise KeyboardInterrupt(recording.reason)
+        if recording.exit_code != 0 or recording.status == "failed":
+            reason = recording.reason or f"ended with exit code {recording.exit_code}"
+            return Failed(classify_failure(recording.exit_code, reason), reason)
+        return measure_run(run_path)

@@ -19,10 +19,10 @@ from autotune.identity import Identity, identify, settle_identity
 from autotune.leftovers import end_leftovers
 from autotune.machine import Machine
 from autotune.result import StudyResult, best_path, conclude, effort_path
-from autotune.runner import Failed, Outcome, Runner
+from autotune.runner import Runner
 from autotune.space import SearchSpace
 from autotune.storage import TrialLog, network_filesystem, study_lock, trial_dir
-from autotune.trial import FailureKind, Measurement, Trial, TrialState
+from autotune.trial import Failed, FailureKind, Measurement, Outcome, Trial, TrialState
 from dflash.contract.config import TrainConfig
 from dflash.contract.rundir import utc_now, write_json, write_text
 

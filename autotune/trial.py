@@ -7,7 +7,6 @@ storage and, as trial.json, in the trial's own directory. Knows nothing of how t
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -66,6 +65,17 @@ class Measurement:
     waits: tuple[tuple[str, float], ...] = ()  # (`drafter 0 get`, share of its time), largest first
 
 
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A run that could not be measured."""
+
+    kind: FailureKind
+    reason: str  # for people
+
+
+Outcome = Measurement | Failed
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
     """One configuration, tried once. `run_path` is relative to the study's directory."""
@@ -106,6 +116,17 @@ class Trial:
         causes = self.measurement.causes if self.measurement else ()
         return causes[0] if causes else None
 
+    @property
+    def complaint(self) -> str | None:
+        """Why it may not win, without what differs from trial to trial of the same fault; None if it may."""
+        if self.unhealthy is not None:
+            return f"unhealthy: {self.unhealthy}"
+        if self.state is not TrialState.failed:
+            return None
+        if self.failure is FailureKind.out_of_memory:
+            return str(self.failure)  # the message names the bytes of the one allocation that failed
+        return f"{self.failure}: {(self.reason or 'no reason given').splitlines()[0]}"
+
     def replacing(self, **changes: Any) -> Trial:
         return dataclasses.replace(self, **changes)
 
@@ -132,8 +153,3 @@ def _measurement(data: Mapping[str, Any]) -> Measurement:
     causes = tuple(Cause(**cause) for cause in data["causes"])
     waits = tuple((str(name), float(share)) for name, share in data["waits"])
     return Measurement(**{**data, "causes": causes, "losses": tuple(data["losses"]), "waits": waits})
-
-
-def is_positive(value: float | None) -> bool:
-    """True for a number that can be a throughput: finite and above 0."""
-    return value is not None and math.isfinite(value) and value > 0

@@ -11,10 +11,9 @@ import pytest
 
 from autotune.agenda import Effort
 from autotune.machine import Gpu, Machine
-from autotune.runner import Failed, Outcome
 from autotune.search import ProgressEvent, SearchPlan, search
 from autotune.space import Dimension, SearchSpace
-from autotune.trial import FailureKind, Measurement, Trial, TrialState
+from autotune.trial import Failed, FailureKind, Measurement, Outcome, Trial, TrialState
 from dflash.contract.config import TrainConfig, load_config
 
 falling = tuple(8.0 - 0.1 * step for step in range(20))
@@ -45,7 +44,9 @@ def make_measurement(tokens_per_s: float, **changes: Any) -> Measurement:
     return Measurement(**{**fields, **changes})
 
 
-def make_trial(number: int, values: Mapping[str, Any], tokens_per_s: float | None = None, **changes: Any) -> Trial:
+def make_trial(
+    number: int, values: Mapping[str, Any], tokens_per_s: float | None = None, **changes: Any
+) -> Trial:
     """A finished trial with `tokens_per_s`, or (without) one that failed by running out of memory."""
     fields: dict[str, Any] = {
         "number": number,
@@ -65,7 +66,9 @@ def make_trial(number: int, values: Mapping[str, Any], tokens_per_s: float | Non
 class FakeRunner:
     """Runs nothing. Throughput and failures are functions of the configuration, noise is seeded."""
 
-    def __init__(self, speed: Callable[[TrainConfig], float | Outcome | BaseException], noise: float = 0.0) -> None:
+    def __init__(
+        self, speed: Callable[[TrainConfig], float | Outcome | BaseException], noise: float = 0.0
+    ) -> None:
         self.speed, self.noise = speed, noise
         self.ran: list[TrainConfig] = []
         self._random = random.Random(0)
@@ -123,11 +126,11 @@ def gpu_machine() -> Callable[[int], Machine]:
 def searched(tmp_path: Path, space: SearchSpace, machine: Machine) -> Callable[..., Any]:
     """Search in `tmp_path/study`; returns (result, events). Effort and space may be given."""
 
-    def run(runner: FakeRunner, *, space: SearchSpace = space, machine: Machine = machine, **effort: Any) -> Any:
+    def run(
+        runner: FakeRunner, *, space: SearchSpace = space, machine: Machine = machine, **effort: Any
+    ) -> Any:
         events: list[ProgressEvent] = []
-        plan = SearchPlan(
-            study_dir=tmp_path / "study", space=space, machine=machine, effort=Effort(**effort)
-        )
+        plan = SearchPlan(study_dir=tmp_path / "study", space=space, machine=machine, effort=Effort(**effort))
         return search(plan, runner, events.append), events
 
     return run

@@ -10,7 +10,9 @@ def rate(value, spread=0.01):
     return Rate(value, value * (1 - spread), value * (1 + spread))
 
 
-@pytest.mark.parametrize(("freedom", "expected"), [(1, 6.3138), (2, 2.9200), (10, 1.8125), (11, 1.7959), (60, 1.6706)])
+@pytest.mark.parametrize(
+    ("freedom", "expected"), [(1, 6.3138), (2, 2.9200), (10, 1.8125), (11, 1.7959), (60, 1.6706)]
+)
 def test_t_quantiles_match_the_tables(freedom, expected):
     assert t_quantile(freedom) == pytest.approx(expected, rel=1e-3)
 
@@ -46,7 +48,10 @@ def test_ratio_interval_holds_the_truth_as_often_as_it_says():
     generator = random.Random(1)
     held = 0
     for _ in range(400):
-        groups = {i: [rate(speed * math.exp(generator.gauss(0, 0.03))) for _ in range(3)] for i, speed in enumerate((110, 105, 100))}
+        groups = {
+            i: [rate(speed * math.exp(generator.gauss(0, 0.03))) for _ in range(3)]
+            for i, speed in enumerate((110, 105, 100))
+        }
         ratio = compare(groups[0], groups[2], measure_noise(groups))
         held += ratio.low <= 1.1 <= ratio.high
     assert 0.85 <= held / 400 <= 0.97

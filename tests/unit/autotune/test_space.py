@@ -11,7 +11,7 @@ def test_knob_that_changes_the_training_signal_is_refused():
 
 
 def test_choices_are_checked_as_the_knob_is():
-    with pytest.raises(ConfigError, match="transport.preset"):
+    with pytest.raises(ConfigError, match=r"transport\.preset"):
         Dimension("transport.preset", ("peer", "pear"))
 
 
@@ -43,7 +43,9 @@ def test_gpu_space_uses_every_device(gpu_machine):
 
 
 def test_odd_starting_values_join_the_choices(machine):
-    config = load_config(None, ["pipeline.token_budget=1000", "transport.depth=3", "pipeline.prefetch_depth=5"])
+    config = load_config(
+        None, ["pipeline.token_budget=1000", "transport.depth=3", "pipeline.prefetch_depth=5"]
+    )
     space = default_space(config, machine)
     assert space.baseline["pipeline.token_budget"] == 1000
     assert 3 in dict(space.describe())["transport.depth"]

@@ -4,7 +4,9 @@ from autotune.trial import Cause, FailureKind, Trial, TrialState
 
 
 def test_trial_survives_strict_json(trial_of, measurement_of):
-    cause = Cause(name="sync-d2h", summary="copies wait", remedy={"transport.preset": "peer", "transport.depth": 2})
+    cause = Cause(
+        name="sync-d2h", summary="copies wait", remedy={"transport.preset": "peer", "transport.depth": 2}
+    )
     measured = measurement_of(1.0, causes=(cause,), losses=(1.0, None), waits=(("drafter 0 get q_hs", 0.5),))
     for trial in (
         trial_of(0, {"transport.depth": 2}, 1.0, measurement=measured, unhealthy="the loss is off"),

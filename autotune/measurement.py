@@ -1,0 +1,107 @@
+"""A recorded run turned into what the search needs: throughput, losses, causes, or why there is none.
+
+Knows nothing of how the run was started or of what is done with its figures.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from autotune.trial import Cause, Failed, FailureKind, Measurement, Outcome
+from dflash.contract.errors import RunError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from profiler.finding import ClosingSum, Diagnosis
+    from profiler.run import Run
+
+losses_kept = 64  # enough to compare with the starting configuration on the same windows
+waits_kept = 8
+memory_words = re.compile(r"out of memory|OutOfMemory|MemoryError|[Cc]an(?:no|')t allocate memory")
+exit_kinds = {2: FailureKind.refused, 124: FailureKind.timeout}  # 124: the recorder's time limit
+
+
+def measure_run(run_path: Path) -> Outcome:
+    """What the run at `run_path`, which ended well, shows; its findings are saved there."""
+    from profiler.diagnosis import diagnose
+    from profiler.run import Run
+    from profiler.timeline import Timeline
+
+    try:
+        run = Run.open(run_path)
+        diagnosis = diagnose(Timeline.of(run))
+        diagnosis.save(run_path)
+    except RunError as error:
+        return Failed(FailureKind.no_measurement, error.render())
+    return _measurement(run, diagnosis)
+
+
+def classify_failure(exit_code: int, reason: str) -> FailureKind:
+    """The kind of a failure, from the recording's exit code and what it says of itself."""
+    if memory_words.search(reason):
+        return FailureKind.out_of_memory
+    if exit_code > 128 and exit_code - 128 in set(signal.Signals):
+        return FailureKind.crash
+    return exit_kinds.get(exit_code, FailureKind.error)
+
+
+def _measurement(run: Run, diagnosis: Diagnosis) -> Outcome:
+    throughput = diagnosis.throughput
+    if throughput.tokens_per_s is None or throughput.low is None or throughput.high is None:
+        return Failed(FailureKind.too_short, throughput.reason or "the throughput is not known")
+    notes = _window_notes(run.events)
+    return Measurement(
+        tokens_per_s=throughput.tokens_per_s,
+        low=throughput.low,
+        high=throughput.high,
+        windows=throughput.windows_used,
+        steps=len(notes),
+        supervised_tokens=sum(int(note.get("supervised_tokens") or 0) for note in notes),
+        losses=tuple(_finite(note.get("loss")) for note in notes[:losses_kept]),
+        causes=tuple(
+            Cause(
+                name=finding.cause,
+                summary=finding.summary,
+                remedy=dict(finding.remedy.knobs) if finding.remedy else {},
+            )
+            for finding in diagnosis.findings
+            if finding.supported
+        ),
+        verdict=diagnosis.headline,
+        efficiency=diagnosis.capacities.pipeline_efficiency,
+        waits=_waits(diagnosis.closing_sums),
+    )
+
+
+def _window_notes(events: pd.DataFrame) -> list[dict[str, Any]]:
+    """What the trainer noted at each window's end, in window order. An unreadable note counts as empty."""
+    marks = events[(events["kind"] == "mark") & (events["name"] == "window")].sort_values("window")
+    notes = []
+    for text in marks["note"]:
+        try:
+            note = json.loads(text or "{}")
+        except ValueError:
+            note = {}
+        notes.append(note if isinstance(note, dict) else {})
+    return notes
+
+
+def _finite(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _waits(sums: tuple[ClosingSum, ...]) -> tuple[tuple[str, float], ...]:
+    """The largest waits and copies of any stage thread, as shares of its time."""
+    parts = [
+        (f"{each.stage} {each.index} {part.name}", part.share)
+        for each in sums
+        for part in each.parts
+        if part.kind in ("wait", "copy")
+    ]
+    return tuple(sorted(parts, key=lambda part: -part[1])[:waits_kept])

@@ -1,0 +1,129 @@
+import pytest
+
+from autotune.agenda import Effort, describe_stop, find_contenders, plan_next, stretches
+from autotune.trial import FailureKind, TrialState
+from dflash.contract.errors import UsageError
+
+
+def carry_on(space, trials, effort, trial_of, outcome, limit=60):
+    """Do what the agenda asks until it is done; `outcome(task)` is a speed or trial fields."""
+    while (task := plan_next(space, trials, effort)) is not None:
+        assert len(trials) < limit, "the agenda does not end"
+        given = outcome(task)
+        fields = given if isinstance(given, dict) else {"tokens_per_s": given}
+        trials.append(
+            trial_of(
+                len(trials),
+                task.values,
+                repeat_of=task.repeat_of,
+                retry_of=task.retry_of,
+                seconds=task.seconds,
+                **fields,
+            )
+        )
+    return trials
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"trials": 0}, {"repeats": -1}, {"seconds": float("nan")}, {"tolerance": 1.0}]
+)
+def test_impossible_effort_is_refused(wrong):
+    with pytest.raises(UsageError, match=next(iter(wrong))):
+        Effort(**wrong)
+
+
+def test_contenders_are_repeated_in_mirrored_order(space, trial_of):
+    speeds = iter([100.0, 300.0, 50.0, 200.0])
+    trials = carry_on(
+        space,
+        [],
+        Effort(trials=4, repeats=2),
+        trial_of,
+        lambda task: next(speeds, 100.0 + 100 * (task.repeat_of or 0)),
+    )
+    assert [t.repeat_of for t in trials] == [None] * 4 + [1, 3, 0, 0, 3, 1]
+
+
+def test_nothing_is_repeated_where_there_is_nothing_to_compare(space_of, trial_of):
+    space = space_of(pipeline__split=(), pipeline__token_budget=(), transport__preset=("host",))
+    trials = carry_on(space, [], Effort(), trial_of, lambda task: 100.0)
+    assert len(trials) == 1
+    assert "the space is exhausted" in describe_stop(space, trials, Effort())
+
+
+def test_exhausted_space_stops_and_says_so(space_of, trial_of):
+    space = space_of(
+        pipeline__split=(),
+        pipeline__token_budget=(1024, 2048, 4096),
+        transport__preset=("host", "pinned", "peer"),
+    )
+    effort = Effort(trials=20, repeats=0)
+    trials = carry_on(space, [], effort, trial_of, lambda task: 100.0)
+    assert len(trials) == 9
+    assert describe_stop(space, trials, effort) == "9 of 9 configurations tried, the space is exhausted"
+
+
+def test_memory_shortens_the_space_and_is_said(space_of, trial_of):
+    space = space_of(
+        pipeline__split=(), pipeline__token_budget=(1024, 2048, 4096), transport__preset=("host",)
+    )
+    effort = Effort(trials=20, repeats=0)
+    outcome = lambda task: {} if task.values["pipeline.token_budget"] >= 2048 else 100.0  # noqa: E731
+    trials = carry_on(space, [], effort, trial_of, outcome)
+    assert len(trials) == 2
+    assert "1 more would run out of memory" in describe_stop(space, trials, effort)
+
+
+def test_killed_trial_is_run_again_before_anything_else(space, trial_of):
+    killed = trial_of(1, space.configurations[5], state=TrialState.killed, failure=None, repeat_of=None)
+    trials = [trial_of(0, space.baseline, 100.0), killed]
+    task = plan_next(space, trials, Effort())
+    assert (task.values, task.retry_of) == (killed.values, 1)
+    again = trial_of(2, killed.values, 100.0, retry_of=1)
+    assert plan_next(space, [*trials, again], Effort()).retry_of is None
+
+
+def test_interrupted_repeat_stays_a_repeat(space, trial_of):
+    trials = [trial_of(0, space.baseline, 1.0), trial_of(1, space.configurations[5], 2.0)]
+    trials.append(trial_of(2, trials[1].values, state=TrialState.interrupted, failure=None, repeat_of=1))
+    task = plan_next(space, trials, Effort())
+    assert (task.repeat_of, task.retry_of) == (1, 2)
+
+
+def test_start_with_too_few_windows_is_given_more_time_and_so_are_all_others(space, trial_of):
+    enough = 12 * 2.5**2
+
+    def outcome(task):
+        return 100.0 if task.seconds >= enough else {"failure": FailureKind.too_short}
+
+    trials = carry_on(space, [], Effort(trials=3, repeats=0), trial_of, outcome)
+    assert [t.seconds for t in trials] == [12, 30, 75, 75, 75]
+
+
+def test_stretching_the_start_has_an_end(space, trial_of):
+    trials = carry_on(
+        space,
+        [],
+        Effort(trials=3),
+        trial_of,
+        lambda task: {"failure": FailureKind.too_short, "reason": f"{task.seconds}"},
+    )
+    start = [t for t in trials if t.values == space.baseline]
+    assert len(start) == 1 + stretches
+
+
+def test_search_gives_up_when_all_fail_alike(space, trial_of):
+    effort = Effort(trials=8)
+    trials = carry_on(
+        space, [], effort, trial_of, lambda task: {"failure": FailureKind.refused, "reason": "no such data"}
+    )
+    assert len(trials) == 3
+    assert "given up" in describe_stop(space, trials, effort)
+
+
+def test_configuration_whose_repeat_fails_is_no_contender(space, trial_of):
+    trials = [trial_of(i, space.configurations[i + 1], 100.0 + i) for i in range(3)]
+    trials.insert(0, trial_of(9, space.baseline, 50.0))
+    assert [t.number for t in find_contenders(space, trials)] == [2, 1, 9]
+    trials.append(trial_of(10, trials[3].values, repeat_of=2))
+    assert [t.number for t in find_contenders(space, trials)] == [1, 0, 9]
