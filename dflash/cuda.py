@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -55,8 +56,8 @@ class CudaMoment:
 class DeviceClock:
     """Places CUDA events of one device on CLOCK_MONOTONIC."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._stream = open_stream(device)
+    def __init__(self, device: torch.device, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._stream, self._clock_ns = open_stream(device), clock_ns
         self._lock = threading.Lock()
         self._anchor, self._anchor_ns, _ = self._measure()
         self._tried_ns = self._anchor_ns
@@ -64,14 +65,14 @@ class DeviceClock:
     def span_ns(self, start: torch.cuda.Event, end: torch.cuda.Event) -> tuple[int, int]:
         """Host times of two events that this device has passed."""
         with self._lock:
-            if time.monotonic_ns() - self._tried_ns > anchor_age_s * 1e9:
+            if self._clock_ns() - self._tried_ns > anchor_age_s * 1e9:
                 self._renew()
             start_ns = self._anchor_ns + round(self._anchor.elapsed_time(start) * 1e6)
         return start_ns, start_ns + round(start.elapsed_time(end) * 1e6)
 
     def _renew(self) -> None:
         anchor, anchor_ns, doubt_ns = self._measure()
-        self._tried_ns = time.monotonic_ns()
+        self._tried_ns = self._clock_ns()
         if doubt_ns <= anchor_doubt_ns:
             self._anchor, self._anchor_ns = anchor, anchor_ns
 
@@ -80,10 +81,10 @@ class DeviceClock:
         attempts = []
         for _ in range(3):
             event = _new_event(timed=True)
-            before_ns = time.monotonic_ns()
+            before_ns = self._clock_ns()
             event.record(self._stream)
             event.synchronize()
-            after_ns = time.monotonic_ns()
+            after_ns = self._clock_ns()
             attempts.append((after_ns - before_ns, (before_ns + after_ns) // 2, event))
         doubt_ns, anchor_ns, event = min(attempts, key=lambda attempt: attempt[0])
         return event, anchor_ns, doubt_ns
@@ -135,6 +136,19 @@ class CudaDevice:
     def start_timing(self) -> CudaTiming:
         """An event pair begins on the calling thread's current stream of this GPU."""
         return CudaTiming(self._clock, torch.cuda.current_stream(self.torch_device))
+
+    def active(self) -> AbstractContextManager[None]:
+        """This GPU is the calling thread's current one inside."""
+        return torch.cuda.device(self.index)
+
+    def memory_figures(self) -> dict[str, float]:
+        """Read from the allocator's own counters; no device call."""
+        stats = torch.cuda.memory_stats(self.index)
+        return {
+            "allocated_bytes": float(stats.get("allocated_bytes.all.current", 0)),
+            "reserved_bytes": float(stats.get("reserved_bytes.all.current", 0)),
+            "alloc_retries": float(stats.get("num_alloc_retries", 0)),
+        }
 
     def facts(self) -> dict[str, Any]:
         """What the driver says of the GPU; the uuid is spelled as NVML spells it."""

@@ -90,6 +90,8 @@ class _Buffer:
 class _OverlappedPath:
     """Copies run beside the stages; each target has a ring of send buffers that bounds those under way."""
 
+    staged = False  # whether bytes pass through a slab of the send buffer
+
     def __init__(self, carrier: Carrier, devices: DeviceSet, *, buffers: int = unfinished_copies) -> None:
         self._carrier, self._devices = carrier, devices
         # A ring is touched by its target's thread only, so it needs no lock.
@@ -101,6 +103,9 @@ class _OverlappedPath:
         buffer = ring[0]
         if buffer.copied is not None:
             wait_measured(buffer.copied, "copy_wait", probe, facts(item))
+        if self.staged and (buffer.slab is None or buffer.slab.nbytes < item.nbytes):
+            with probe.span("copy_wait", **facts(item), note="slab"):  # pinning takes about 1 s a GB
+                buffer.slab = self._carrier.grow_slab(buffer.slab, item.nbytes)
         source, home = self._devices.targets[target], self._devices.drafters[item.home]
         item.taps, item.ready = self._start(item, source, home, buffer)
         buffer.copied = item.ready
@@ -143,12 +148,13 @@ class PeerPath(_OverlappedPath):
 class PinnedPath(_OverlappedPath):
     """Through a slab of pinned host memory: down on a stream of the target, up on one of the drafter."""
 
+    staged = True
+
     def _start(
         self, item: HiddenStates, source: Device, home: Device, buffer: _Buffer
     ) -> tuple[Tensor, Moment]:
         taps, fields = item.taps.detach(), facts(item)
-        if buffer.slab is None or buffer.slab.nbytes < taps.nbytes:
-            buffer.slab = self._carrier.grow_slab(buffer.slab, taps.nbytes)
+        assert buffer.slab is not None
         staged = _view(buffer.slab, taps)
         down, up = Edge(source, None, "pinned"), Edge(None, home, "pinned")
         _, landed = self._carrier.start(taps, down, into=staged, after=item.ready, fields=fields)

@@ -1,0 +1,112 @@
+"""open_devices: which stage gets which device, and what is said when there are too few."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+import dflash.devices
+from dflash.contract.config import DevicesConfig, PipelineConfig, TrainConfig
+from dflash.contract.errors import DeviceError
+from dflash.devices import open_devices
+
+
+def config(kind: str, split: str) -> TrainConfig:
+    return TrainConfig(devices=DevicesConfig(kind=kind), pipeline=PipelineConfig(split=split))
+
+
+@dataclass(frozen=True)
+class FakeGpu:
+    """Stands for CudaDevice on a machine without GPUs."""
+
+    index: int
+    emulated: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"cuda:{self.index}"
+
+    def facts(self) -> dict:
+        return {"uuid": f"GPU-{self.index}"}
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch):
+    """Pretend that this many GPUs are visible."""
+
+    def pretend(count: int) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(dflash.devices, "CudaDevice", FakeGpu)
+
+    return pretend
+
+
+def names(devices) -> tuple[list[str], list[str]]:
+    return [d.name for d in devices.targets], [d.name for d in devices.drafters]
+
+
+def test_targets_come_first_then_drafters() -> None:
+    devices = open_devices(config("logical", "3-2"))
+    assert names(devices) == (["logical:0", "logical:1", "logical:2"], ["logical:3", "logical:4"])
+    assert devices.emulated
+
+
+def test_auto_takes_gpus_where_there_are_some(gpus) -> None:
+    gpus(4)
+    devices = open_devices(config("auto", "3-1"))
+    assert names(devices) == (["cuda:0", "cuda:1", "cuda:2"], ["cuda:3"])
+    assert not devices.emulated
+    assert open_devices(config("logical", "3-1")).emulated
+    gpus(0)
+    assert open_devices(config("auto", "3-1")).emulated
+
+
+def test_cuda_without_a_gpu_is_refused_with_a_remedy(gpus) -> None:
+    gpus(0)
+    with pytest.raises(DeviceError, match="no GPU") as caught:
+        open_devices(config("cuda", "1-1"))
+    assert caught.value.exit_code == 2
+    assert "devices.kind=logical" in caught.value.remedy
+
+
+def test_too_few_gpus_are_refused_with_both_numbers(gpus) -> None:
+    gpus(2)
+    with pytest.raises(DeviceError, match=r"split 3-1 needs 4 GPUs and 2 are visible"):
+        open_devices(config("auto", "3-1"))
+
+
+def test_sharing_wraps_round_the_visible_gpus(gpus) -> None:
+    gpus(2)
+    devices = open_devices(config("cuda", "3-2"), share=True)
+    assert names(devices) == (["cuda:0", "cuda:1", "cuda:0"], ["cuda:1", "cuda:0"])
+    assert devices.targets[0] is devices.targets[2]
+    gpus(1)
+    assert names(open_devices(config("cuda", "1-1"), share=True)) == (["cuda:0"], ["cuda:0"])
+
+
+def test_the_description_counts_stages_of_each_role(gpus) -> None:
+    gpus(3)
+    described = open_devices(config("auto", "2-1")).describe()
+    assert [(d["name"], d["role"], d["index"], d["uuid"]) for d in described] == [
+        ("cuda:0", "target", 0, "GPU-0"),
+        ("cuda:1", "target", 1, "GPU-1"),
+        ("cuda:2", "drafter", 0, "GPU-2"),
+    ]
+
+
+def test_unknown_facts_of_a_logical_device_are_null() -> None:
+    (target, _) = open_devices(config("logical", "1-1")).describe()
+    assert {target[key] for key in ("uuid", "pci", "memory_bytes", "model")} == {None}
+
+
+def test_work_on_a_logical_device_is_done_when_the_call_returns() -> None:
+    device = open_devices(config("logical", "1-1")).targets[0]
+    device.bind_thread()
+    moment = device.record()
+    assert moment.done()
+    moment.wait()
+    moment.order_stream()
+    assert device.start_timing() is None
