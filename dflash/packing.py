@@ -94,8 +94,8 @@ def _group_alike(lengths: Lengths, budget: int) -> list[list[int]]:
 def lay_out(lengths: Lengths, *, packed: bool) -> Layout:
     """The rows of a batch of documents, which lie back to back in the order of `lengths`.
 
-    Rows are as wide as the longest document. `packed` fills them with further documents, else each document has
-    a row of its own.
+    Rows are as wide as the longest document. `packed` fills them with further documents, else each document
+    has a row of its own.
     """
     width = int(lengths.max())
     starts = np.arange(len(lengths), dtype=np.int64) * width

@@ -1,8 +1,7 @@
 """Windows: which documents make one optimizer step, their batches, and the turns in which batches are sent.
 
 The window is the sole owner of the training signal: order, anchors, labels, weights and the loss denominator
-follow from the documents and the seed, before anything is packed. Knows nothing of devices or of who takes the
-batches.
+follow from the documents and the seed, before anything is packed. Knows nothing of devices.
 """
 
 from __future__ import annotations
