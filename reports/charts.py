@@ -134,9 +134,10 @@ def draw_closing_sums(threads: Sequence[ThreadSum], kinds: dict[str, str], name:
         barmode="stack",
         bargap=0.35,
         dragmode=False,
+        meta={"legend": "wide"},
         showlegend=True,
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
-        margin={"l": 12, "r": 16, "t": 64, "b": 40},
+        margin={"l": 12, "r": 16, "t": 12, "b": 40},
         xaxis=style.axis(range=[0, 100], ticksuffix=" %", fixedrange=True),
         yaxis=style.axis(autorange="reversed", fixedrange=True, tickfont={"color": style.ink, "size": 13}),
     )

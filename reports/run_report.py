@@ -99,7 +99,7 @@ def _card(diagnosis: Diagnosis) -> VerdictCard:
 def _tiles(diagnosis: Diagnosis) -> list[Tile]:
     measured, capacities = diagnosis.throughput, diagnosis.capacities
     windows = text.count_of(measured.windows_used, "window")
-    interval = f"90 % interval {text.rate_range(measured.low, measured.high)}, {windows}"
+    interval = f"{text.interval} {text.rate_range(measured.low, measured.high)}, {windows}"
     limit, limit_note = _limit(capacities)
     return [
         Tile(

@@ -27,6 +27,7 @@ def write_study_report(study_path: Path, out: Path | None = None) -> Path:
 def render_study(result: StudyResult) -> str:
     """The page of one study as HTML."""
     trials = draw_trials([show_point(result, trial) for trial in result.trials])
+    trial_rows = [show_trial(trial) for trial in result.trials]
     name = result.study_dir.resolve().name
     card = _card(result)
     return render_page(
@@ -39,8 +40,8 @@ def render_study(result: StudyResult) -> str:
         tiles=_tiles(result),
         standings=[show_standing(result, standing) for standing in result.standings],
         trials=trials,
-        trial_rows=[show_trial(trial) for trial in result.trials],
-        failures=result.failures,
+        trial_rows=trial_rows,
+        failed_rows=[row for row in trial_rows if row.tone == "bad"],
         stop=result.stop,
         best_toml=result.best_config_toml(),
         space=[(path, ", ".join(map(str, choices))) for path, choices in result.identity.space.items()],
@@ -74,7 +75,7 @@ def _sentence(result: StudyResult) -> str:
         return f"Trial {result.best.number} is recommended; the start gave no figure to compare with."
     return (
         f"Trial {result.best.number} trains {times(result.gain.mid)} as fast as the starting configuration "
-        f"(90 % interval {times(result.gain.low)} to {times(result.gain.high)})."
+        f"({text.interval} {times(result.gain.low)} to {times(result.gain.high)})."
     )
 
 
@@ -101,6 +102,7 @@ def _changed_settings(result: StudyResult) -> str:
 def _tiles(result: StudyResult) -> list[Tile]:
     over = [trial for trial in result.trials if trial.state.is_over]
     failed = sum(trial.state is TrialState.failed for trial in over)
+    configurations = len({tuple(trial.values.items()) for trial in over})
     gain = result.gain
     return [
         _rate_tile("recommended", result.standing_of(result.best), "no configuration can be recommended"),
@@ -108,9 +110,13 @@ def _tiles(result: StudyResult) -> list[Tile]:
         Tile(
             "speed-up of the fastest",
             text.missing("nothing to compare") if gain is None else times(gain.mid),
-            "" if gain is None else f"90 % interval {times(gain.low)} to {times(gain.high)}",
+            "" if gain is None else f"{text.interval} {times(gain.low)} to {times(gain.high)}",
         ),
-        Tile("trials", f"{len(over)}", f"{failed} failed; {result.space_size:,} configurations in the space"),
+        Tile(
+            "trials",
+            f"{len(over)}",
+            f"{configurations:,} of {result.space_size:,} configurations; {failed} failed",
+        ),
         Tile("a trial trains for", text.duration(result.identity.seconds), "warm-up included"),
     ]
 
@@ -120,7 +126,7 @@ def _rate_tile(label: str, standing: Standing | None, reason: str | None) -> Til
         return Tile(label, text.missing(reason))
     rate = standing.tokens_per_s
     runs = text.count_of(standing.runs, "run")
-    return Tile(label, text.rate(rate.mid), f"90 % interval {text.rate_range(rate.low, rate.high)}, {runs}")
+    return Tile(label, text.rate(rate.mid), f"{text.interval} {text.rate_range(rate.low, rate.high)}, {runs}")
 
 
 def _why_no_start(result: StudyResult) -> str:

@@ -9,6 +9,7 @@ import math
 from typing import Final
 
 nbsp: Final = "\u00a0"  # keeps a number and its unit on one line
+interval: Final = f"90{nbsp}% interval"  # what all intervals of the product are
 _minute_s: Final = 60
 _hour_s: Final = 3600
 _day_s: Final = 86400

@@ -17,6 +17,7 @@ from reports.page import Chart
 from reports.series import Series, prepare
 
 _panel_px: Final = 128
+_points_in_all: Final = 40_000  # a day of many series must still open at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +55,9 @@ def draw_over_time(panels: Sequence[Panel], spans: Sequence[Span] = (), name: st
     """Panels under one another over one time axis, so that zooming one zooms all."""
     shown = [panel for panel in panels if any(len(s.t_s) for s in panel.series)]
     strip = _Strip()
+    points = min(1500, max(200, _points_in_all // max(1, sum(len(panel.series) for panel in shown))))
     for number, panel in enumerate(shown):
-        _draw_panel(strip, panel, number, len(shown))
+        _draw_panel(strip, panel, number, len(shown), points)
     last_axis = "y" if len(shown) < 2 else f"y{len(shown)}"
     layout = style.layout(
         showlegend=True,
@@ -83,7 +85,7 @@ def draw_over_time(panels: Sequence[Panel], spans: Sequence[Span] = (), name: st
     )
 
 
-def _draw_panel(strip: _Strip, panel: Panel, number: int, count: int) -> None:
+def _draw_panel(strip: _Strip, panel: Panel, number: int, count: int, points: int) -> None:
     height = 1 / count
     head = min(0.22 * height, 26 / (_panel_px * count))
     top = 1 - number * height
@@ -95,14 +97,15 @@ def _draw_panel(strip: _Strip, panel: Panel, number: int, count: int) -> None:
     elif panel.floor_zero:
         axis["rangemode"] = "tozero"
     strip.axes["yaxis" + suffix] = axis
-    strip.axes["legend" + suffix] = {
-        "orientation": "h", "x": 1, "xanchor": "right", "y": top + 0.002, "yanchor": "top",
-        "font": {"size": 11}, "bgcolor": "rgba(0,0,0,0)",
-    }  # fmt: skip
+    if len(panel.series) > 1:
+        strip.axes["legend" + suffix] = {
+            "orientation": "h", "x": 1, "xanchor": "right", "y": top + 0.002, "yanchor": "top",
+            "font": {"size": 11}, "bgcolor": "rgba(0,0,0,0)",
+        }  # fmt: skip
     strip.titles.append(_note(f"<b>{style.label(panel.title)}</b>  {style.label(panel.unit)}", 0, top))
     said = []
     for position, one in enumerate(panel.series):
-        ready = prepare(one)
+        ready = prepare(one, points)
         strip.traces.append(
             {
                 "type": "scatter",
@@ -112,6 +115,7 @@ def _draw_panel(strip: _Strip, panel: Panel, number: int, count: int) -> None:
                 "y": ready.values,
                 "yaxis": "y" + suffix,
                 "legend": "legend" + suffix,
+                "showlegend": len(panel.series) > 1,
                 "line": {**style.line(position), "shape": "hv" if one.held else "linear"},
                 "connectgaps": False,
                 "hovertemplate": f"%{{y:.4~g}} {style.label(panel.unit)}",

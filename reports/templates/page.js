@@ -2,6 +2,7 @@
 (() => {
   "use strict";
   const root = document.documentElement;
+  const narrow_px = 560;
   const touched = matchMedia("(pointer: coarse)").matches;
   const config = {
     displayModeBar: false,
@@ -21,12 +22,24 @@
     return value;
   };
 
+  // Where a legend has no room beside the title of its panel it goes below it; a long one gives way.
+  const narrow = (layout) => {
+    if (layout.meta?.legend === "wide") layout.showlegend = false;
+    for (const [key, legend] of Object.entries(layout).filter(([name]) => /^legend\d*$/.test(name))) {
+      const axis = layout[key.replace("legend", "yaxis")];
+      if (legend.xanchor !== "right" || !axis?.domain) continue;
+      Object.assign(legend, { x: 0, xanchor: "left", y: legend.y - 18 / layout.height });
+      axis.domain = [axis.domain[0], axis.domain[1] - 30 / layout.height];
+    }
+  };
+
   const draw = () => {
     const style = getComputedStyle(root);
     for (const place of document.querySelectorAll(".chart")) {
       const spec = JSON.parse(document.getElementById(`${place.id}-spec`).textContent);
       const { data, layout } = coloured(spec, style);
       layout.height = place.clientHeight;
+      if (place.clientWidth < narrow_px) narrow(layout);
       if (touched) layout.dragmode = false; // a finger on a chart scrolls the page
       layout.hoverlabel = { ...layout.hoverlabel, bgcolor: style.getPropertyValue("--card").trim(),
         bordercolor: style.getPropertyValue("--muted").trim(),
