@@ -36,7 +36,9 @@ def test_blanks_of_the_answer_are_kept_and_those_after_the_mark_are_not():
     assert trained(RenderedChat(plain, talk("q", "  a \n\n"))) == ["  a \n\n</>"]
 
 
-@pytest.mark.parametrize("answer", ["q", "<assistant>", "</>\n<assistant>x</>", "<user>q</>\n", "contenthere"])
+@pytest.mark.parametrize(
+    "answer", ["q", "<assistant>", "</>\n<assistant>x</>", "<user>q</>\n", "contenthere"]
+)
 def test_an_answer_that_looks_like_the_template_or_the_question_is_found(answer: str):
     chat = RenderedChat(plain, talk("q", answer, "q", answer))
     assert trained(chat) == [f"{answer}</>"] * 2
@@ -48,7 +50,9 @@ def test_a_mark_of_blanks_alone_is_trained():
 
 
 def test_a_mark_that_only_the_last_turn_has_is_trained_there():
-    last = template("{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if loop.last %}</s>{% endif %}{% endfor %}")
+    last = template(
+        "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% if loop.last %}</s>{% endif %}{% endfor %}"
+    )
     assert trained(RenderedChat(last, talk("q", "a", "r", "b"))) == ["a", "b</s>"]
 
 
@@ -91,13 +95,17 @@ def test_thinking_of_the_answer_is_trained_from_where_the_target_begins():
 
 calls = template(
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
-    "{% for c in m.tool_calls or [] %}{% if m.content or not loop.first %}\n{% endif %}!{{ c }}{% endfor %}</>{% endfor %}"
+    "{% for c in m.tool_calls or [] %}{% if m.content or not loop.first %}\n{% endif %}!{{ c }}{% endfor %}"
+    "</>{% endfor %}"
 )
 
 
 def test_tool_calls_are_trained_where_the_template_writes_them():
     messages = [*talk("q"), {"role": "assistant", "content": "", "tool_calls": ["f()", "g()"]}]
-    messages += [{"role": "tool", "content": "1"}, {"role": "assistant", "content": "a", "tool_calls": ["h()"]}]
+    messages += [
+        {"role": "tool", "content": "1"},
+        {"role": "assistant", "content": "a", "tool_calls": ["h()"]},
+    ]
     assert trained(RenderedChat(calls, messages)) == ["!f()\n!g()</>", "a\n!h()</>"]
 
 

@@ -30,7 +30,9 @@ def copy_tiny(folder: Path, template: str | None, **changes: str | None) -> Path
     shutil.copytree(cases / "tiny_bpe_tokenizer", folder)
     config = json.loads((folder / "tokenizer_config.json").read_text())
     config |= changes
-    (folder / "tokenizer_config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps({k: v for k, v in config.items() if v is not None})
+    )
     if template:
         shutil.copyfile(cases / template, folder / "chat_template.jinja")
     return folder
@@ -58,7 +60,9 @@ def trained_text(tokenizer: ChatTokenizer, messages: list[Message]) -> str:
 
 pieces = st.one_of(
     st.text(st.characters(codec="utf-8"), max_size=8),
-    st.sampled_from(["<|im_end|>", "<|im_start|>assistant\n", "<|end|>", "<|assistant|>", "<pad>", "\n", "  ", "👩‍👧"]),
+    st.sampled_from(
+        ["<|im_end|>", "<|im_start|>assistant\n", "<|end|>", "<|assistant|>", "<pad>", "\n", "  ", "👩‍👧"]
+    ),
 )
 contents = st.lists(pieces, min_size=1, max_size=5).map("".join)
 answers = contents.filter(lambda text: bool(text.strip()))
@@ -88,7 +92,9 @@ def test_the_embedded_tokenizer_trains_answers_and_their_ends(pairs):
 def test_a_pretrained_tokenizer_trains_answers_and_their_ends(tiny, pairs):
     rendered = tiny.render(as_messages(pairs))
     assert tiny.decode(rendered.ids[rendered.loss_mask]) == "".join(a + "<|end|>" for _, a in pairs)
-    assert tiny.decode(rendered.ids) == "".join(f"<|user|>{q}<|end|><|assistant|>{a}<|end|>" for q, a in pairs)
+    assert tiny.decode(rendered.ids) == "".join(
+        f"<|user|>{q}<|end|><|assistant|>{a}<|end|>" for q, a in pairs
+    )
     counts = [int((rendered.ids == special).sum()) for special in range(4)]
     assert counts == [0, 2 * len(pairs), len(pairs), len(pairs)]  # <pad>, <|end|>, <|user|>, <|assistant|>
 
@@ -102,7 +108,9 @@ def test_masks_and_ids_have_their_types(embedded):
 def test_the_first_token_after_the_prompt_is_trained(embedded):
     rendered = embedded.render(chat)
     first = int(np.flatnonzero(rendered.loss_mask)[0])
-    assert embedded.decode(rendered.ids[:first]) == "<|im_start|>user\nCount.<|im_end|>\n<|im_start|>assistant\n"
+    assert (
+        embedded.decode(rendered.ids[:first]) == "<|im_start|>user\nCount.<|im_end|>\n<|im_start|>assistant\n"
+    )
 
 
 @pytest.mark.parametrize("answer", [" indented", "\n\nlate", "   \n x"])
@@ -111,7 +119,10 @@ def test_an_answer_that_begins_with_blanks_begins_a_token(tmp_path, answer):
     (folder / "chat_template.jinja").write_text(
         "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
     )
-    assert trained_text(open_copy(folder), [chat[0], {"role": "assistant", "content": answer}]) == answer + "<|end|>"
+    assert (
+        trained_text(open_copy(folder), [chat[0], {"role": "assistant", "content": answer}])
+        == answer + "<|end|>"
+    )
 
 
 def test_generation_marks_in_the_template_make_no_difference(tmp_path, tiny):

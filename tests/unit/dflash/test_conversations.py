@@ -1,0 +1,173 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from dflash.contract.errors import DataError
+from dflash.conversations import Conversation, RefusedRow, read_conversations
+
+cases = Path(__file__).parents[2] / "data/cases/data"
+
+
+def read(path: Path) -> list[Conversation | RefusedRow]:
+    return list(read_conversations(path))
+
+
+def reasons(path: Path) -> dict[int, str]:
+    return {row.line: row.reason for row in read(path) if isinstance(row, RefusedRow)}
+
+
+def read_row(tmp_path: Path, row: object) -> Conversation | RefusedRow:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps(row) + "\n")
+    (only,) = read(path)
+    return only
+
+
+def test_roles_out_of_turn_are_refused_by_line_id_and_reason():
+    path = cases / "c001_roles_not_alternating.jsonl"
+    rows = read(path)
+    assert len(rows) == 9
+    assert [row.id for row in rows if isinstance(row, Conversation)] == [
+        "ok-001",
+        "tool-ok",
+        "role-case",
+        "ok-002",
+    ]
+    assert reasons(path) == {
+        2: "roles out of turn: user after user, message 2",
+        3: "roles out of turn: assistant after assistant, message 3",
+        4: "roles out of turn: system after user, message 2",
+        6: "roles out of turn: tool at the beginning, message 1",
+        7: "unknown role: message 1 is by 'narrator'",
+    }
+
+
+def test_roles_are_read_without_regard_to_case():
+    rows = {row.id: row for row in read(cases / "c001_roles_not_alternating.jsonl")}
+    assert [message["role"] for message in rows["role-case"].messages] == ["user", "assistant"]
+
+
+def test_empty_things_are_accounted_for():
+    path = cases / "c002_empty_and_assistant_first.jsonl"
+    assert [row.id for row in read(path) if isinstance(row, Conversation)] == ["ok-001", "ok-002"]
+    assert {line: reason.partition(":")[0] for line, reason in reasons(path).items()} == {
+        2: "no messages",
+        3: "neither messages nor conversations",
+        4: "neither messages nor conversations",
+        5: "roles out of turn",
+        6: "no supervised token",
+        7: "no supervised token",
+        8: "empty answer",
+        9: "no text",
+        10: "empty answer",
+        11: "neither messages nor conversations",
+        12: "not an object",
+        13: "not an object",
+        14: "not an object",
+    }
+
+
+def test_shapes_of_other_people_are_read():
+    rows = {row.id: row for row in read(cases / "c011_sharegpt_and_parts.jsonl")}
+    answers = {i: row.messages[-1]["content"] for i, row in rows.items() if isinstance(row, Conversation)}
+    assert answers == {
+        "sg-1": "Yes: these rows use from and value instead of role and content.",
+        "sg-sys": "Hello.",
+        "msgs": "Then read it from messages.",
+        "parts": "Join the text parts, in order.",
+        "both-keys": "from messages",
+    }
+    assert rows["both-keys"].warnings == ("messages and conversations differ; messages was used",)
+    assert rows["sg-bing"].reason == "unknown role: message 1 is by 'bing'"
+    assert rows["image-part"].reason == "not only text: message 1 has a part of type 'image'"
+    assert "prompt, completion" in rows["prompt-completion"].reason
+
+
+def test_mixed_types_are_refused_by_their_own_line():
+    path = cases / "c015_mixed_types.jsonl"
+    assert reasons(path) == {
+        4: "messages are not a list: conversations is a string",
+        5: "messages are not a list: conversations is an object",
+        6: "message is not an object: message 1 is a list",
+    }
+    rows = read(path)
+    assert [row.id for row in rows] == ["1", "two", "3", "4", "5", "6", "7", "8", "ok-009"]
+    assert rows[2].messages[0]["content"] == "listofstrings"
+
+
+def test_unicode_separators_do_not_end_a_line():
+    rows = read(cases / "c027_unicode.jsonl")
+    assert [row.line for row in rows] == [1, 2, 3, 4, 5, 6, 7]
+    assert all(isinstance(row, Conversation) for row in rows)
+    assert "\x00 tail" in rows[4].messages[1]["content"]
+    assert "\x85" in rows[5].messages[1]["content"]
+
+
+def test_a_byte_order_mark_and_crlf_are_no_part_of_the_data():
+    rows = read(cases / "c027_bom_crlf.jsonl")
+    assert [row.id for row in rows] == ["ok-001", "ok-002", "ok-003", "ok-004"]
+    assert all(isinstance(row, Conversation) for row in rows)
+
+
+def test_bad_bytes_and_half_characters_are_refused_by_line():
+    assert reasons(cases / "c027_latin1_bytes.jsonl") == {2: "not UTF-8: byte 0xe9 at 61"}
+    assert reasons(cases / "c027_lone_surrogate.jsonl") == {1: r"lone surrogate: \ud83d is half a character"}
+
+
+def test_a_surrogate_pair_is_one_character(tmp_path):
+    path = tmp_path / "pair.jsonl"
+    path.write_text(
+        r'{"messages":[{"role":"user","content":"\ud83d\ude00"},{"role":"assistant","content":"a"}]}'
+    )
+    (row,) = read(path)
+    assert row.messages[0]["content"] == "😀"
+
+
+@pytest.mark.parametrize("line", ["{", '{"a": 1} {"b": 2}', "[" * 100_000, "1" * 5000, "nul"])
+def test_lines_that_are_no_json_are_refused(tmp_path, line):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(line + "\n")
+    assert reasons(path)[1].startswith("not JSON:")
+
+
+def test_a_question_without_an_answer_at_the_end_is_left_out(tmp_path):
+    turns = [{"role": r, "content": r} for r in ("system", "user", "assistant", "user")]
+    row = read_row(tmp_path, {"messages": turns})
+    assert [message["role"] for message in row.messages] == ["system", "user", "assistant"]
+
+
+def test_what_templates_read_is_passed_on_and_the_rest_is_not(tmp_path):
+    calls = [{"type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    turns = [
+        {"role": "user", "content": "q", "weight": 1},
+        {"role": "assistant", "content": None, "tool_calls": calls, "reasoning_content": "why"},
+        {"role": "tool", "content": "1", "tool_call_id": "x"},
+        {"role": "assistant", "content": "a", "tool_calls": None},
+    ]
+    assert read_row(tmp_path, {"messages": turns}).messages == (
+        {"role": "user", "content": "q"},
+        {"role": "assistant", "tool_calls": calls, "reasoning_content": "why", "content": ""},
+        {"role": "tool", "tool_call_id": "x", "content": "1"},
+        {"role": "assistant", "content": "a"},
+    )
+
+
+def test_tool_results_that_nobody_asked_for_are_refused(tmp_path):
+    turns = [{"role": r, "content": r} for r in ("user", "assistant", "tool", "assistant")]
+    assert "called none" in read_row(tmp_path, {"messages": turns}).reason
+
+
+@pytest.mark.parametrize(
+    ("found", "message"),
+    [
+        (lambda path: path, "no such data file"),
+        (lambda path: path.parent, "is a directory"),
+        (lambda path: path.write_bytes(b"PAR1\x15\x04") and path, "parquet files are not read"),
+        (lambda path: path.write_bytes(b"\x1f\x8b\x08") and path, "gzip files are not read"),
+    ],
+)
+def test_what_is_no_text_file_is_refused_at_once(tmp_path, found, message):
+    with pytest.raises(DataError, match=message) as caught:
+        read(found(tmp_path / "rows.jsonl"))
+    assert caught.value.exit_code == 2
