@@ -22,20 +22,20 @@ from profiler.samplers.sensors import (
     explain_reading,
     explain_start,
     has_unified_memory,
-    judge_value,
+    judge_answer,
 )
 
 not_supported = {"error": "NVML_ERROR_NOT_SUPPORTED"}
 
-fields = {  # metric: field of the file, and what to divide it by
-    "util_pct": ("util_gpu", 1),
-    "mem_used_bytes": ("mem_used", 1),
-    "mem_total_bytes": ("mem_total", 1),
-    "power_w": ("power_mw", 1000),
-    "power_limit_w": ("power_limit_mw", 1000),
-    "sm_clock_mhz": ("sm_clock_mhz", 1),
-    "temp_c": ("temp_c", 1),
-    "throttle_reasons": ("throttle_reasons", 1),
+fields = {  # metric: field of the file, in NVML's units
+    "util_pct": "util_gpu",
+    "mem_used_bytes": "mem_used",
+    "mem_total_bytes": "mem_total",
+    "power_w": "power_mw",
+    "power_limit_w": "power_limit_mw",
+    "sm_clock_mhz": "sm_clock_mhz",
+    "temp_c": "temp_c",
+    "throttle_reasons": "throttle_reasons",
 }
 
 
@@ -128,8 +128,9 @@ def _describe(entry: dict[str, Any], mig: bool, slice_of: str | None = None) -> 
 
 
 def _answer(entry: dict[str, Any], device: GpuDevice, metric: str) -> float | Unreadable:
-    field, divisor = fields[metric]
-    found = entry if "error" in entry else entry.get(field, not_supported)
+    found = entry if "error" in entry else entry.get(fields[metric], not_supported)
     if isinstance(found, dict):
         return explain_reading(str(found["error"]), device, metric)
-    return judge_value(found / divisor, device, metric)
+    if not isinstance(found, int | float):
+        return explain_reading(not_supported["error"], device, metric)
+    return judge_answer(found, device, metric)

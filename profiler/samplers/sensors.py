@@ -112,18 +112,18 @@ def explain_reading(error: str, device: GpuDevice, metric: str) -> Unreadable:
     return Unreadable(f"{reason} ({error})", permanent=error in _permanent)
 
 
-def judge_value(value: float, device: GpuDevice, metric: str) -> float | Unreadable:
-    """A driver's answer, unless it cannot be true.
+def judge_answer(answer: float, device: GpuDevice, metric: str) -> float | Unreadable:
+    """The value in the metric's unit from an answer in NVML's, unless it cannot be true.
 
     Some drivers answer "success" and mean "unknown": all bits set, or a zero where there can be none.
     """
     if device.unified_memory and metric.startswith("mem_"):
         return Unreadable(unified_reason, permanent=True)
-    if value in (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF):
+    if answer in (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF):
         return explain_reading("NVML_ERROR_NOT_SUPPORTED", device, metric)
-    if value == 0 and metric in ("mem_total_bytes", "power_limit_w"):
+    if answer == 0 and metric in ("mem_total_bytes", "power_limit_w"):
         return Unreadable("the driver says 0, which cannot be", permanent=True)
-    return value
+    return answer / 1000 if metric in ("power_w", "power_limit_w") else float(answer)  # NVML has milliwatts
 
 
 def has_unified_memory(name: str, total_bytes: float | str, *, mig: bool) -> bool:

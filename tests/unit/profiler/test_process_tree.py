@@ -1,0 +1,133 @@
+"""Sums over a process tree: what /proc says, and totals that survive the end of their parts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from profiler import process_tree
+from profiler.process_tree import ProcessTree
+
+MiB = 1 << 20
+
+
+def write_process(proc: Path, pid: int, *, anon_kb: int, threads: dict[int, tuple[int, int, int]]) -> None:
+    """`threads`: tid to schedstat's run ns, wait ns and time slices."""
+    folder = proc / str(pid)
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "comm").write_text("python\n")
+    (folder / "status").write_text(
+        f"Name:\tpython\nRssAnon:\t{anon_kb} kB\nRssFile:\t8 kB\nRssShmem:\t4 kB\nVmSwap:\t2 kB\n"
+    )
+    for tid, (run_ns, wait_ns, slices) in threads.items():
+        (folder / "task" / str(tid)).mkdir(parents=True, exist_ok=True)
+        (folder / "task" / str(tid) / "comm").write_text(f"worker{tid}\n")
+        (folder / "task" / str(tid) / "schedstat").write_text(f"{run_ns} {wait_ns} {slices}\n")
+
+
+def remove_thread(proc: Path, pid: int, tid: int) -> None:
+    folder = proc / str(pid) / "task" / str(tid)
+    for name in ("comm", "schedstat"):
+        (folder / name).unlink()
+    folder.rmdir()
+
+
+@pytest.fixture
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ProcessTree:
+    """Processes 10 (threads 10, 11) and 20 (thread 20) below 1."""
+    write_process(tmp_path, 10, anon_kb=100, threads={10: (10**9, 5 * 10**8, 7), 11: (2 * 10**9, 0, 3)})
+    write_process(tmp_path, 20, anon_kb=50, threads={20: (4 * 10**9, 0, 1)})
+    monkeypatch.setattr(process_tree, "descendants", lambda root: [10, 20])
+    tree = ProcessTree(1, proc=tmp_path, clock=iter(range(1000)).__next__)
+    tree.refresh()
+    return tree
+
+
+def test_tree_is_summed(tree: ProcessTree) -> None:
+    assert [tree.memory_bytes(kind) for kind in ("anon", "file", "shmem", "swap")] == [
+        150 * 1024,
+        16 * 1024,
+        8 * 1024,
+        4 * 1024,
+    ]
+    assert (tree.cpu_s, tree.switches) == (7.0, 11)
+    thread = tree.processes[10].threads[10]
+    assert (thread.key, thread.run_queue_wait_s) == ("10:worker10", 0.5)
+
+
+def test_totals_keep_what_ended_threads_and_processes_used(
+    tree: ProcessTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remove_thread(tmp_path, 10, 11)
+    (tmp_path / "20" / "status").unlink()
+    monkeypatch.setattr(process_tree, "descendants", lambda root: [10])
+    tree.refresh()
+    assert set(tree.processes) == {10}
+    assert (tree.cpu_s, tree.switches) == (7.0, 11)
+    assert tree.memory_bytes("anon") == 100 * 1024
+
+
+def test_memory_that_the_kernel_does_not_split_is_unknown(tree: ProcessTree, tmp_path: Path) -> None:
+    for pid in (10, 20):
+        (tmp_path / str(pid) / "status").write_text("Name:\tpython\nVmRSS:\t100 kB\n")
+    tree.refresh()
+    assert tree.memory_bytes("anon") is None
+
+
+def test_scans_for_new_processes_stay_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_process(tmp_path, 10, anon_kb=1, threads={10: (0, 0, 0)})
+    now_s = [100.0]
+    scans: list[float] = []
+
+    def slow_scan(root: int) -> list[int]:
+        scans.append(now_s[0])
+        now_s[0] += 0.05  # a machine with thousands of processes
+        return [10]
+
+    monkeypatch.setattr(process_tree, "descendants", slow_scan)
+    tree = ProcessTree(1, proc=tmp_path, clock=lambda: now_s[0])
+    while now_s[0] < 130:
+        tree.refresh()
+        now_s[0] += 0.5
+    assert len(scans) > 3
+    assert 0.05 * len(scans) <= 0.011 * 30 + 0.05
+
+
+def test_real_process_is_measured() -> None:
+    code = "b = bytearray(50_000_000); x = sum(range(3_000_000)); print(flush=True); input()"
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        tree = ProcessTree(os.getpid())
+        tree.refresh()
+        process = tree.processes[child.pid]
+        anon = process.memory["anon"]
+        child.kill()
+    assert anon is not None
+    assert anon > 45 * MiB
+    assert process.cpu_s > 0.02
+    assert process.switches > 0
+    assert process.name.startswith("python")
+
+
+def test_threads_are_told_apart_by_native_id() -> None:
+    code = (
+        "import threading, time\n"
+        "t = threading.Thread(target=time.sleep, args=(60,), daemon=True); t.start()\n"
+        "print(t.native_id, flush=True); input()"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with child:
+        assert child.stdout is not None
+        tid = int(child.stdout.readline())
+        tree = ProcessTree(os.getpid())
+        tree.refresh()
+        child.kill()
+    assert set(tree.processes[child.pid].threads) == {child.pid, tid}
+    assert threading.get_native_id() not in tree.processes  # the root is not part of its tree
