@@ -60,14 +60,14 @@ class Carrier(Protocol):
     def receive(self, taps: Tensor, ready: Moment, device: Device, probe: Probe, fields: Fields) -> None:
         """Let the caller, a thread of `device`, use what `start` made; waiting is a `copy_wait` span."""
 
-    def grow_slab(self, slab: Tensor | None, slab_bytes: int) -> Tensor:
-        """A flat uint8 host buffer for asynchronous copies, of exactly that size, in place of `slab`."""
+    def new_slab(self, slab_bytes: int) -> Tensor:
+        """A flat uint8 host buffer for asynchronous copies, of exactly that size."""
 
     def settle(self, *, wait: bool = False) -> None:
         """Emit spans of device work that has ended; `wait`: of all that was started."""
 
     def close(self) -> None:
-        """Finish what was started and give back threads and memory."""
+        """Finish what was started and end the threads."""
 
     def abort(self, error: BaseException) -> None:
         """Wake everybody who waits for a copy, with the first cause."""
@@ -127,7 +127,7 @@ class LogicalCarrier:
         """See Carrier. The calling thread is the device, so it waits."""
         wait_measured(ready, "copy_wait", probe, fields)
 
-    def grow_slab(self, slab: Tensor | None, slab_bytes: int) -> Tensor:  # noqa: ARG002
+    def new_slab(self, slab_bytes: int) -> Tensor:
         """See Carrier."""
         with torch.inference_mode(False):
             return torch.empty(slab_bytes, dtype=torch.uint8)

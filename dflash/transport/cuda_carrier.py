@@ -9,9 +9,11 @@ queues or dispatch.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -46,8 +48,6 @@ class CudaCarrier:
         self._lock = threading.Lock()
         self._lanes: dict[Edge, _Lane] = {}
         self._pending: deque[_Pending] = deque()
-        self._slabs: dict[int, Tensor] = {}  # registered host memory, by address
-        self._aborted = False
 
     def copy(self, source: Tensor, edge: Edge, *, after: Moment | None = None) -> Tensor:
         """See Carrier. The destination's stream is the caller's own, so the result is ordered on it."""
@@ -90,22 +90,20 @@ class CudaCarrier:
         taps.record_stream(torch.cuda.current_stream(device.torch_device))
         self._await(timing, probe, "copy_wait", fields)
 
-    def grow_slab(self, slab: Tensor | None, slab_bytes: int) -> Tensor:
+    def new_slab(self, slab_bytes: int) -> Tensor:
         """See Carrier. Registered rather than allocated pinned: torch rounds that up to a power of two."""
-        if slab is not None:
-            self._unregister(slab)
-        with torch.inference_mode(False):
-            grown = torch.empty(slab_bytes, dtype=torch.uint8)
-        failure = int(_cudart().cudaHostRegister(grown.data_ptr(), slab_bytes, 0))
+        memory = np.empty(slab_bytes, dtype=np.uint8)
+        failure = int(_cudart().cudaHostRegister(memory.ctypes.data, slab_bytes, 0))
         if failure:
             raise DeviceError(
                 f"{slab_bytes / 1e9:.2f} GB of host memory could not be pinned (CUDA error {failure})",
                 where="transport.path",
                 remedy="raise the memory-lock limit (`ulimit -l`), or set transport.path=peer",
             )
-        with self._lock:
-            self._slabs[grown.data_ptr()] = grown
-        return grown
+        # Unpinned when the last tensor on it goes, so that no failure leaves freed memory registered.
+        weakref.finalize(memory, _unpin, memory.ctypes.data).atexit = False
+        with torch.inference_mode(False):
+            return torch.from_numpy(memory)
 
     def settle(self, *, wait: bool = False) -> None:
         """See Carrier."""
@@ -115,26 +113,16 @@ class CudaCarrier:
                 probe.emit_span(name, *timing.ends_ns(), clock="gpu", **fields)
 
     def close(self) -> None:
-        """See Carrier. Every copy has a span to settle; after a failure slabs may be in use, and stay."""
-        if self._aborted:
-            return
+        """See Carrier. Slabs go with the tensors that use them."""
         self.settle(wait=True)
-        for slab in list(self._slabs.values()):
-            self._unregister(slab)
 
-    def abort(self, error: BaseException) -> None:  # noqa: ARG002 - CUDA work ends by itself and wakes its waiters
-        """See Carrier."""
-        self._aborted = True
+    def abort(self, error: BaseException) -> None:
+        """See Carrier. CUDA work ends by itself, and wakes who waits for it."""
 
     def _await(self, timing: Timing | None, probe: Probe, name: str, fields: Fields) -> None:
         if timing is not None:
             with self._lock:
                 self._pending.append(_Pending(timing, probe, name, fields))
-
-    def _unregister(self, slab: Tensor) -> None:
-        with self._lock:
-            del self._slabs[slab.data_ptr()]
-        _cudart().cudaHostUnregister(slab.data_ptr())
 
     def _lane(self, edge: Edge) -> _Lane:
         with self._lock:
@@ -148,6 +136,10 @@ class CudaCarrier:
 
 def _torch_device(device: Device | None) -> torch.device:
     return torch.device("cpu") if device is None else device.torch_device
+
+
+def _unpin(address: int) -> None:
+    _cudart().cudaHostUnregister(address)
 
 
 def _cudart() -> Any:

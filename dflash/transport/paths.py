@@ -105,7 +105,8 @@ class _OverlappedPath:
             wait_measured(buffer.copied, "copy_wait", probe, facts(item))
         if self.staged and (buffer.slab is None or buffer.slab.nbytes < item.nbytes):
             with probe.span("copy_wait", **facts(item), note="slab"):  # pinning takes about 1 s a GB
-                buffer.slab = self._carrier.grow_slab(buffer.slab, item.nbytes)
+                buffer.slab = None  # the old one goes first
+                buffer.slab = self._carrier.new_slab(item.nbytes)
         source, home = self._devices.targets[target], self._devices.drafters[item.home]
         item.taps, item.ready = self._start(item, source, home, buffer)
         buffer.copied = item.ready
