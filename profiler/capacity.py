@@ -1,0 +1,191 @@
+"""What each stage allows: how its time divides, what it could do alone, what a removed cost would give back.
+
+All arithmetic is on measured time and tokens; nothing is assumed of hardware. Knows nothing of causes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from profiler.throughput import Throughput
+from profiler.timeline import Timeline
+
+host_paths = ("pageable", "pinned")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLoad:
+    """How the devices of one stage spent the range on average: shares of time, 0 to 1, that add up to 1.
+
+    `tokens_per_s` is what all threads of the stage worked off together; None when its spans carry no tokens.
+    """
+
+    stage: str
+    threads: int
+    range_s: float  # of one thread
+    tokens_per_s: float | None
+    batches: float
+    busy: float  # work, on the GPU clock where there is one, and waiting for the own device
+    host_copies: float  # own copies through host memory
+    peer_copies: float  # own copies between devices
+    copy_wait: float  # waiting for copies made elsewhere
+    waits: Mapping[str, float]  # by name: "get q_hs", "put q_hs", "window_turn", "window_wait"
+    unaccounted: float
+
+    @property
+    def copies(self) -> float:
+        return self.host_copies + self.peer_copies + self.copy_wait
+
+    @property
+    def waiting(self) -> float:
+        """Share of time spent waiting for other stages."""
+        return sum(self.waits.values())
+
+    @property
+    def occupied(self) -> float:
+        """Share of time in which more input or more room would not have helped."""
+        return max(1.0 - self.waiting, 0.0)
+
+    def wait(self, name: str) -> float:
+        """Share of time in one wait; 0 when it never waited so."""
+        return self.waits.get(name, 0.0)
+
+    def seconds_per_token(self, share: float) -> float | None:
+        """What a share of the stage's time costs per token, all threads working in parallel."""
+        return share / self.tokens_per_s if self.tokens_per_s else None
+
+    @property
+    def alone_tokens_per_s(self) -> float | None:
+        """Tokens per second if the stage did nothing but its work."""
+        return self.tokens_per_s / self.busy if self.tokens_per_s and self.busy > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Loads:
+    """The stages of a run; prefetch is None when it left no spans."""
+
+    prefetch: StageLoad | None
+    target: StageLoad
+    drafter: StageLoad
+
+    def lost_share(self, *, target: float = 0.0, drafter: float = 0.0) -> float | None:
+        """Share of the throughput lost to costs that take these shares of the stages' time.
+
+        The slowest stage sets the pace; with the costs removed, another may. None when a pace is unknown.
+        """
+        paces = [
+            (load.seconds_per_token(load.occupied), load.seconds_per_token(max(load.occupied - removed, 0.0)))
+            for load, removed in ((self.target, target), (self.drafter, drafter), (self.prefetch, 0.0))
+            if load is not None
+        ]
+        now = [pace for pace, _ in paces if pace is not None]
+        without = [pace for _, pace in paces if pace is not None]
+        if len(now) < len(paces) or max(now) <= 0:
+            return None
+        return max(1.0 - max(without) / max(now), 0.0)
+
+    @property
+    def drafters_limit(self) -> bool:
+        """Whether the drafters hold the targets up rather than the other way round."""
+        made, used = self.target.tokens_per_s, self.drafter.tokens_per_s
+        still_filling = made is not None and used is not None and made > 1.1 * used
+        return still_filling or self.target.wait("put q_hs") > self.drafter.wait("get q_hs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacities:
+    """Tokens per second that each stage alone allows, and how near the pipeline comes to the least."""
+
+    prefetch_alone: float | None
+    targets_alone: float | None
+    drafters_alone: float | None
+    limit: str | None  # the stage that allows least: prefetch, target, drafter, or shared device
+    pipeline_efficiency: float | None  # tokens_per_s over what targets and drafters allow
+    reason: str | None = None  # why something of it is unknown
+
+
+def measure_loads(timeline: Timeline) -> Loads | None:
+    """How every stage spent the timeline's range. None when targets or drafters left no spans in it."""
+    target, drafter = _load(timeline, "target"), _load(timeline, "drafter")
+    if target is None or drafter is None:
+        return None
+    return Loads(_load(timeline, "prefetch"), target, drafter)
+
+
+def _load(timeline: Timeline, stage: str) -> StageLoad | None:
+    mine = timeline.devices[timeline.devices["stage"] == stage]
+    lo_ns, hi_ns = timeline.range_ns
+    threads = len(mine[["index", "device", "tid"]].drop_duplicates())
+    if threads == 0 or hi_ns <= lo_ns:
+        return None
+    total_ns = float(mine["ns"].sum())  # threads × range, since closing sums add up
+    range_s = (hi_ns - lo_ns) / 1e9
+
+    def share(mask: pd.Series) -> float:
+        return float(mine.loc[mask, "ns"].sum()) / total_ns
+
+    is_copy, is_wait = mine["kind"] == "copy", (mine["kind"] == "wait") & (mine["name"] != "copy_wait")
+    on_host = mine["path"].isin(host_paths)
+    waits: dict[str, float] = {}
+    for name, channel, ns in mine.loc[is_wait, ["name", "channel", "ns"]].itertuples(index=False):
+        key = f"{name} {channel}" if name in ("get", "put") else name
+        waits[key] = waits.get(key, 0.0) + ns / total_ns
+    service = timeline.service[timeline.service["stage"] == stage]
+    tokens = float(service["tokens"].sum())
+    return StageLoad(
+        stage=stage,
+        threads=threads,
+        range_s=range_s,
+        tokens_per_s=tokens / range_s if tokens > 0 else None,
+        batches=float(service["batches"].sum()),
+        busy=share(mine["kind"].isin(["work", "gpu_wait"])),
+        host_copies=share(is_copy & on_host),
+        peer_copies=share(is_copy & ~on_host),
+        copy_wait=share(mine["name"] == "copy_wait"),
+        waits=waits,
+        unaccounted=share(mine["kind"] == "unaccounted"),
+    )
+
+
+def measure_capacities(
+    loads: Loads | None, throughput: Throughput, *, shared_device: bool = False
+) -> Capacities:
+    """What the stages alone allow on the same batches: work only, no waits, no copies on their own path.
+
+    Where targets and drafters share devices their times add: 1 / (1/targets + 1/drafters).
+    """
+    stages = (None, None, None) if loads is None else (loads.prefetch, loads.target, loads.drafter)
+    prefetch, target, drafter = (None if load is None else load.alone_tokens_per_s for load in stages)
+    allowed: float | None = None
+    limit: str | None = None
+    if target is not None and drafter is not None:
+        allowed = 1 / (1 / target + 1 / drafter) if shared_device else min(target, drafter)
+        limit = "shared device" if shared_device else "target" if target <= drafter else "drafter"
+        if prefetch is not None and prefetch < allowed:
+            limit = "prefetch"
+    pace = throughput.tokens_per_s
+    unknown = [
+        name
+        for name, value in (("prefetch", prefetch), ("targets", target), ("drafters", drafter))
+        if value is None
+    ]
+    reasons = [f"no work with token counts was recorded for: {', '.join(unknown)}"] if unknown else []
+    reasons += [throughput.reason] if throughput.reason else []
+    return Capacities(
+        prefetch_alone=prefetch,
+        targets_alone=target,
+        drafters_alone=drafter,
+        limit=limit,
+        pipeline_efficiency=pace / allowed if pace is not None and allowed else None,
+        reason="; ".join(reasons) or None,
+    )
+
+
+def shares_devices(timeline: Timeline) -> bool:
+    """Whether a target and a drafter run on one device."""
+    frame = timeline.devices[["stage", "device"]].drop_duplicates()
+    targets = set(frame.loc[frame["stage"] == "target", "device"])
+    return bool(targets & set(frame.loc[frame["stage"] == "drafter", "device"]))

@@ -1,0 +1,53 @@
+"""Targets copy hidden states to host memory on their own thread: the next forward waits for the copy."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from profiler.capacity import host_paths, measure_loads
+from profiler.finding import Finding, Remedy
+from profiler.rules.host_copies import copy_evidence, cost
+from profiler.rules.remedies import declared_copy_s, peer_transport
+from profiler.rules.verdicts import Case, Check, judge, nearly_full, queue_evidence, share, unjudged
+from profiler.timeline import Timeline
+
+cause: Final = "sync-d2h-on-critical-path"
+
+
+def check(timeline: Timeline) -> list[Finding]:
+    """Supported when the targets' own copies take their time and drafters wait for them."""
+    loads = measure_loads(timeline)
+    if loads is None:
+        return [unjudged(cause, timeline)]
+    target, drafter = loads.target, loads.drafter
+    predicted_s, unpredicted = declared_copy_s(timeline, "target", host_paths)
+    full = nearly_full(timeline)
+    case = Case(
+        cause=cause,
+        summary="Targets stand still while their own thread copies hidden states to host memory",
+        cost=cost(timeline, loads),
+        checks=[
+            Check(
+                target.host_copies > 0,
+                "targets copy nothing to host memory themselves",
+            ),
+            Check(not loads.drafters_limit, "the drafters hold the targets up, not the other way round"),
+            Check(None if full is None else not full, "the queue to the drafters is full"),
+        ],
+        evidence=[
+            *copy_evidence(timeline, loads, "target"),
+            share("drafters waiting for targets", drafter.wait("get q_hs"), "no spans of drafters"),
+            share("targets waiting for room", target.wait("put q_hs")),
+            queue_evidence(timeline, "q_hs", "low_share"),
+        ],
+        remedy=Remedy(
+            "Take the copy off the target's thread: transport.preset=peer sends from device to device beside "
+            "the next forward; where devices cannot reach each other, transport.preset=pinned copies on a "
+            "stream of its own.",
+            peer_transport(timeline),
+        ),
+        condition="the device has room for a second send buffer, and drafters keep up with faster targets",
+        predicted_cost_s=predicted_s,
+        predicted_cost_reason=unpredicted,
+    )
+    return [judge(case, timeline)]

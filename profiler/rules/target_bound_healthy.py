@@ -1,0 +1,151 @@
+"""Nothing is wrong: the pipeline runs at nearly the pace of its targets (or both sides are balanced)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from profiler.capacity import Loads, measure_loads
+from profiler.finding import Evidence, Finding, Remedy, Verdict
+from profiler.rules import (
+    drafter_too_slow,
+    drafters_wait_at_window_end,
+    host_copies,
+    prefetch_starvation,
+    shared_queue_cross_device,
+)
+from profiler.rules.remedies import moved_device
+from profiler.rules.verdicts import (
+    healthy_efficiency,
+    lacking,
+    named_cost_share,
+    no_forecast,
+    percent,
+    quantity,
+    queue_evidence,
+    share,
+    unjudged,
+)
+from profiler.timeline import Timeline
+
+cause: Final = "target-bound-healthy"
+_balanced = 0.9  # of the targets' pace from which the drafters count as equally busy
+
+
+def check(timeline: Timeline) -> list[Finding]:
+    """Supported when work fills the time of the stage that limits and no sickness is worth naming."""
+    loads = measure_loads(timeline)
+    if loads is None:
+        return [replace(unjudged(cause, timeline), is_sickness=False)]
+    verdict, confidence, summary = _decide(timeline, loads)
+    target, drafter = loads.target, loads.drafter
+    healthy = "a healthy state has no cost"
+    return [
+        Finding(
+            cause=cause,
+            verdict=verdict,
+            confidence=confidence,
+            summary=summary,
+            range_s=timeline.range_s,
+            evidence=(
+                share("efficiency", efficiency(loads), "a stage's own pace is unknown"),
+                share("targets working", target.busy),
+                share("drafters working", drafter.busy),
+                share(
+                    "drafters waiting for targets",
+                    drafter.wait("get q_hs"),
+                    "no spans of drafters",
+                ),
+                queue_evidence(timeline, "q_hs", "low_share"),
+                *_split_evidence(timeline, loads),
+            ),
+            remedy=_remedy(timeline, loads) if verdict == "supported" else None,
+            condition="the targets' forward itself is as fast as the hardware allows",
+            is_sickness=False,
+            measured_cost_share=None,
+            measured_cost_reason=healthy,
+            predicted_cost_s=None,
+            predicted_cost_reason=healthy,
+            predicted_gain=None,
+            predicted_gain_reason=no_forecast,
+        )
+    ]
+
+
+def efficiency(loads: Loads) -> float | None:
+    """Today's pace over what work alone would allow: the share of time that the limiting stage works."""
+    target, drafter = loads.target, loads.drafter
+    if target.tokens_per_s is None or drafter.tokens_per_s is None:
+        return None
+    return max(target.busy, drafter.busy)
+
+
+def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
+    reached = efficiency(loads)
+    lack = lacking(timeline)
+    if lack is not None or reached is None:
+        return "not_enough_evidence", 0.0, f"Not judged: {lack or 'a stage’s own pace is unknown'}."
+    costs = {
+        "waiting for input": prefetch_starvation.cost(timeline, loads),
+        "drafters' work": drafter_too_slow.cost(timeline, loads),
+        "copies through host memory": host_copies.cost(timeline, loads),
+        "waits at window ends": drafters_wait_at_window_end.cost(timeline, loads),
+        "moves between drafters": shared_queue_cross_device.cost(timeline, loads),
+    }
+    worst = max(costs, key=lambda name: costs[name] or 0.0)
+    if (lost := costs[worst] or 0.0) >= named_cost_share:
+        return "rejected", 0.9, f"Rejected: {worst} cost {percent(lost)} of the throughput."
+    blocked = loads.target.wait("put q_hs")
+    if blocked >= named_cost_share and loads.drafter.busy < healthy_efficiency:
+        return (
+            "rejected",
+            0.7,
+            (
+                f"Rejected: targets wait {percent(blocked)} of the time for room, and yet drafters work only "
+                f"{percent(loads.drafter.busy)}."
+            ),
+        )
+    if reached < healthy_efficiency:
+        return (
+            "rejected",
+            0.7,
+            f"Rejected: work fills only {percent(reached)} of the time of the busiest stage.",
+        )
+    certainty = 0.6 + 0.35 * (reached - healthy_efficiency) / (1.0 - healthy_efficiency)
+    balanced = loads.drafter.busy >= _balanced * loads.target.busy
+    return (
+        "supported",
+        certainty,
+        (
+            f"Healthy and balanced: targets work {percent(loads.target.busy)} of the time, drafters "
+            f"{percent(loads.drafter.busy)}."
+            if balanced
+            else f"Healthy and target-bound: targets work {percent(loads.target.busy)} of the time; that "
+            f"drafters wait ({percent(loads.drafter.waiting)}) is as it should be."
+        ),
+    )
+
+
+def _faster_split(timeline: Timeline, loads: Loads) -> tuple[dict[str, str | int | float], float | None]:
+    """A split with one more target, where by proportion it is faster than now."""
+    knobs, bound = moved_device(timeline, loads, to_drafters=-1)
+    now = loads.target.tokens_per_s
+    return (knobs, bound) if bound and now and bound > (1 + named_cost_share) * now else ({}, None)
+
+
+def _split_evidence(timeline: Timeline, loads: Loads) -> list[Evidence]:
+    knobs, bound = _faster_split(timeline, loads)
+    return (
+        [quantity(f"split {knobs['pipeline.split']} at most, by proportion", bound, "tokens/s")]
+        if knobs
+        else []
+    )
+
+
+def _remedy(timeline: Timeline, loads: Loads) -> Remedy:
+    knobs, _ = _faster_split(timeline, loads)
+    if knobs:
+        return Remedy(
+            f"Nothing to fix. By proportion, pipeline.split={knobs['pipeline.split']} could be faster.", knobs
+        )
+    return Remedy("Nothing to fix; more targets, or a faster forward, would help.")

@@ -1,0 +1,189 @@
+"""A run over its steady range, as small tidy frames: what rules, reports and the search look at.
+
+The range ends early when a target or drafter thread ended before the last window did: the tail in which
+queues drain is not how the run works. Knows nothing of what is healthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+
+from dflash.contract.config import TrainConfig
+from profiler.depths import weigh_depths
+from profiler.run import Run
+from profiler.steady import SteadyRange, find_steady_range, read_windows
+from profiler.waits import clip, close_devices, close_threads, thread_spans
+
+main_work = {
+    "prefetch": "pack",
+    "target": "forward",
+    "drafter": "backward",
+}  # the span that carries a batch's tokens
+service_columns = [
+    "stage", "index", "device", "clock", "batches", "tokens", "work_s", "s_per_batch", "s_per_token",
+]  # fmt: skip
+copy_columns = ["stage", "path", "src", "dst", "copies", "bytes", "seconds", "gb_per_s"]
+take_columns = ["index", "where", "takes", "bytes"]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Timeline:
+    """One run between `range_ns`, on the monotonic clock.
+
+    windows   window, start_ns, end_ns, seconds, tokens, documents, supervised_tokens, processed_tokens (all,
+              not only the steady ones)
+    threads   closing sum of each stage thread (host clock): stage, index, device, tid, kind, name, channel,
+              path, ns, seconds, share. Kinds: work, copy, wait, gpu_wait, unaccounted. Adds up exactly.
+    devices   the same from the device's side: GPU-timed work first, then what its idle time was spent on
+    service   one row a stage thread: batches, tokens, seconds of work, per batch, per token, and whose clock
+    depths    one row a channel, weighted by time (profiler/depths.py)
+    copies    stage (`link`: beside the stages' own work), path, src, dst, copies, bytes, seconds, GB/s
+    takes     drafter index, where (home, away, n/a), takes, bytes
+    samples   t_s (since the run's start), source, key, metric, value, reason
+    """
+
+    start_ns: int
+    range_ns: tuple[int, int]
+    steady: SteadyRange
+    windows: pd.DataFrame
+    threads: pd.DataFrame
+    devices: pd.DataFrame
+    service: pd.DataFrame
+    depths: pd.DataFrame
+    copies: pd.DataFrame
+    takes: pd.DataFrame
+    samples: pd.DataFrame
+    config: TrainConfig | None = None
+    config_values: Mapping[str, Any] = field(default_factory=dict)
+    emulated: bool | None = None
+    warnings: tuple[str, ...] = ()  # what the figures leave out
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """The steady part of `run`; all of it when there are too few windows to tell (`steady.reason`)."""
+        events, start_ns = run.events, run.start_ns
+        windows, set_aside = read_windows(events)
+        steady = find_steady_range(windows, set_aside)
+        spans = thread_spans(events)
+        lo_ns, hi_ns = _range(events, spans, steady)
+        threads, overlap_s = close_threads(spans, lo_ns, hi_ns)
+        return cls(
+            start_ns=start_ns,
+            range_ns=(lo_ns, hi_ns),
+            steady=steady,
+            windows=windows,
+            threads=threads,
+            devices=close_devices(spans, lo_ns, hi_ns),
+            service=_service(spans, lo_ns, hi_ns),
+            depths=weigh_depths(events, run.config_values, lo_ns, hi_ns),
+            copies=_copies(events, lo_ns, hi_ns),
+            takes=_takes(events, lo_ns, hi_ns),
+            samples=_samples(run.samples, start_ns, lo_ns, hi_ns),
+            config=run.config,
+            config_values=run.config_values,
+            emulated=run.emulated,
+            warnings=_warnings(run, overlap_s, set_aside),
+        )
+
+    @property
+    def range_s(self) -> tuple[float, float]:
+        """The range in seconds since the run's start."""
+        lo_ns, hi_ns = self.range_ns
+        return (lo_ns - self.start_ns) / 1e9, (hi_ns - self.start_ns) / 1e9
+
+    def series(self, metric: str) -> pd.DataFrame:
+        """The samples of one metric, in time order."""
+        return self.samples[self.samples["metric"] == metric]
+
+
+def _range(events: pd.DataFrame, spans: pd.DataFrame, steady: SteadyRange) -> tuple[int, int]:
+    if steady.windows_seen:
+        lo_ns, hi_ns = steady.start_ns, steady.end_ns
+    elif len(spans):
+        lo_ns, hi_ns = int(spans["start_ns"].min()), int(spans["end_ns"].max())
+    else:
+        return 0, 0
+    stops = events[(events["kind"] == "mark") & (events["name"] == "stop")]
+    stops = stops[stops["stage"].isin(["target", "drafter"])]
+    first_stop = int(stops["t_ns"].min()) if len(stops) else hi_ns
+    return lo_ns, min(hi_ns, max(first_stop, lo_ns))
+
+
+def _service(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
+    """Seconds of work a batch and a token. A name timed on the GPU is taken from there, not from the host."""
+    start, end = clip(spans, lo_ns, hi_ns)
+    inside = spans.assign(ns=end - start)
+    inside = inside[(inside["ns"] > 0) & (inside["kind"] == "work")]
+    rows = []
+    for key, mine in inside.groupby(["stage", "index"], observed=True):
+        stage, index = str(key[0]), key[1]
+        on_gpu = set(mine.loc[mine["clock"] == "gpu", "name"])
+        timed = mine[(mine["clock"] == "gpu") | ~mine["name"].isin(on_gpu)]
+        main = timed[(timed["name"] == main_work[stage]) & timed["tokens"].notna()]
+        parts = main["ns"] / main["dur_ns"]  # a batch cut by the range's edge counts for its part
+        batches, tokens = float(parts.sum()), float((parts * main["tokens"]).sum())
+        work_s = float(timed["ns"].sum()) / 1e9
+        rows.append(
+            {
+                "stage": stage,
+                "index": index,
+                "device": mine["device"].iloc[0],
+                "clock": "gpu" if on_gpu else "host",
+                "batches": batches,
+                "tokens": tokens,
+                "work_s": work_s,
+                "s_per_batch": work_s / batches if batches else np.nan,
+                "s_per_token": work_s / tokens if tokens else np.nan,
+            }
+        )
+    return pd.DataFrame(rows, columns=service_columns)
+
+
+def _copies(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
+    """Copies that began in the range. GB/s is None where a copy's bytes are unknown."""
+    spans = events[(events["kind"] == "span") & (events["name"] == "copy")]
+    spans = spans[spans["t_ns"].between(lo_ns, hi_ns, inclusive="left")]
+    keys = ["stage", "path", "src", "dst"]
+    spans = spans.astype(dict.fromkeys(keys, object))
+    groups = spans.groupby(keys, observed=True)
+    table = groups.agg(copies=("t_ns", "size"), seconds=("dur_ns", lambda ns: ns.sum() / 1e9)).reset_index()
+    table["bytes"] = groups["bytes"].agg(lambda b: b.sum(skipna=False)).to_numpy(dtype=float)
+    table["gb_per_s"] = (table["bytes"] / 1e9 / table["seconds"]).where(table["seconds"] > 0)
+    return table[copy_columns]
+
+
+def _takes(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
+    marks = events[(events["kind"] == "mark") & (events["name"] == "take")]
+    marks = marks[marks["t_ns"].between(lo_ns, hi_ns, inclusive="left")]
+    where = [note if note in ("home", "away") else "n/a" for note in marks["note"]]
+    groups = marks.assign(where=where).groupby(["index", "where"], observed=True)
+    table = groups.agg(takes=("t_ns", "size")).reset_index()
+    table["bytes"] = groups["bytes"].agg(lambda b: b.sum(skipna=False)).to_numpy(dtype=float)
+    return table[take_columns]
+
+
+def _samples(samples: pd.DataFrame, start_ns: int, lo_ns: int, hi_ns: int) -> pd.DataFrame:
+    inside = samples[samples["t_ns"].between(lo_ns, hi_ns)]
+    inside = inside.assign(t_s=(inside["t_ns"] - start_ns) / 1e9)
+    return inside[["t_s", "source", "key", "metric", "value", "reason"]].reset_index(drop=True)
+
+
+def _warnings(run: Run, overlap_s: float, windows_set_aside: int) -> tuple[str, ...]:
+    told = [f"{name}: its end is missing (the writer was killed)" for name in run.torn]
+    told += [f"{count} {reason}: left out" for reason, count in run.set_aside.items()]
+    if windows_set_aside:
+        told.append(
+            f"{windows_set_aside} window marks without a count or with a clock that ran backwards: left out"
+        )
+    if overlap_s > 0:
+        told.append(f"spans of one thread overlapped for {overlap_s:.3g} s: the earlier one keeps the time")
+    if run.config is None:
+        told.append("the configuration is missing or of another version: capacities of queues may be unknown")
+    if run.manifest.get("status") == "failed":
+        told.append(f"the run failed: {run.manifest.get('reason') or 'no reason was recorded'}")
+    return tuple(told)

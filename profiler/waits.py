@@ -1,0 +1,177 @@
+"""Where each stage thread's time went: closing sums that add up to the range exactly.
+
+Two views of one thread. `close_threads` is Python's: every host-clock span, what is left is "unaccounted".
+`close_devices` is the device's: GPU-timed work first, then whatever the thread was doing while the device
+idled; on logical devices, whose work is on the host clock, both are the same. Arithmetic is in whole
+nanoseconds. Knows nothing of what is healthy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from profiler.run import missing_name
+
+stages = ("prefetch", "target", "drafter")  # stages with a thread of their own
+waits = ("get", "put", "window_turn", "window_wait", "copy_wait")
+closing_columns = [
+    "stage",
+    "index",
+    "device",
+    "tid",
+    "kind",
+    "name",
+    "channel",
+    "path",
+    "ns",
+    "seconds",
+    "share",
+]
+_what = ["kind", "name", "channel", "path"]
+Nanoseconds = NDArray[np.int64]
+
+
+def kind_of(name: str) -> str:
+    """`work`, `copy`, `wait` (for a neighbour or a copy) or `gpu_wait` (for the own, then busy, device)."""
+    if name in waits:
+        return "wait"
+    return name if name in ("copy", "gpu_wait") else "work"
+
+
+def family_of(channel: str) -> str:
+    """The kind of a channel: `q_hs.1` and `q_hs` are both `q_hs`."""
+    return channel.partition(".")[0]
+
+
+def name_of_part(kind: str, name: str, channel: str, path: str) -> str:
+    """A row of a closing sum in words: "forward", "get q_pre", "copy pageable"."""
+    detail = {"wait": channel, "copy": path}.get(kind, missing_name)
+    return name if detail == missing_name else f"{name} {detail}"
+
+
+def thread_spans(events: pd.DataFrame) -> pd.DataFrame:
+    """Spans of stage threads, with start_ns, end_ns, clock and what they are; unclipped.
+
+    Spans that another stage emitted from a stage's thread (its `tid` tells) belong to that thread.
+    """
+    spans = events[(events["kind"] == "span") & (events["stage"] != "link")]
+    spans = spans[
+        [
+            "stage",
+            "index",
+            "device",
+            "tid",
+            "clock",
+            "name",
+            "channel",
+            "path",
+            "batch",
+            "tokens",
+            "t_ns",
+            "dur_ns",
+        ]
+    ]
+    spans = spans.astype(dict.fromkeys(("stage", "device", "clock", "name", "channel", "path"), object))
+    own = spans[spans["stage"].isin(stages)]
+    threads = own.loc[own["clock"] == "host", ["stage", "index", "device", "tid"]].drop_duplicates()
+    guests = spans[~spans["stage"].isin(stages)].drop(columns=["stage", "index", "device"])
+    sole = threads[~threads["tid"].duplicated(keep=False)]
+    spans = pd.concat([own, guests.merge(sole, on="tid")], ignore_index=True)
+    spans["kind"] = [kind_of(name) for name in spans["name"]]
+    spans["channel"] = [family_of(channel) for channel in spans["channel"]]
+    return spans.assign(start_ns=spans["t_ns"], end_ns=spans["t_ns"] + spans["dur_ns"])
+
+
+def close_threads(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> tuple[pd.DataFrame, float]:
+    """The closing sum of every thread over [lo_ns, hi_ns), and the seconds in which spans overlapped.
+
+    Where two spans of a thread overlap, the earlier one keeps the time: the union is what is counted.
+    """
+    rows: list[dict[str, Any]] = []
+    overlap_ns = 0
+    for who, mine in _by_thread(spans[spans["clock"] == "host"]):
+        start, end = clip(mine, lo_ns, hi_ns)
+        own_start, own_end = separate(start, end)
+        overlap_ns += int((end - start).sum() - (own_end - own_start).sum())
+        rows += _close(who, mine, own_end - own_start, hi_ns - lo_ns)
+    return _closing_frame(rows, hi_ns - lo_ns), overlap_ns / 1e9
+
+
+def close_devices(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
+    """The closing sum of every device over [lo_ns, hi_ns): its work, then what its idle time went to."""
+    rows: list[dict[str, Any]] = []
+    on_gpu = spans[spans["clock"] == "gpu"]
+    for who, mine in _by_thread(spans[spans["clock"] == "host"]):
+        same = (on_gpu["stage"] == who["stage"]) & (on_gpu["index"] == who["index"])
+        gpu = on_gpu[same].sort_values("start_ns", kind="stable")
+        gpu_start, gpu_end = separate(*clip(gpu, lo_ns, hi_ns))
+        start, end = separate(*clip(mine, lo_ns, hi_ns))
+        idle_ns = (end - start) - _busy_within(start, end, gpu_start, gpu_end)
+        both = pd.concat([gpu, mine])
+        rows += _close(who, both, np.concatenate([gpu_end - gpu_start, idle_ns]), hi_ns - lo_ns)
+    return _closing_frame(rows, hi_ns - lo_ns)
+
+
+def clip(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> tuple[Nanoseconds, Nanoseconds]:
+    """Starts and ends of `spans` inside [lo_ns, hi_ns); a span outside becomes empty."""
+    start = spans["start_ns"].to_numpy(dtype=np.int64).clip(lo_ns, hi_ns)
+    end = spans["end_ns"].to_numpy(dtype=np.int64).clip(lo_ns, hi_ns)
+    return start, end
+
+
+def separate(start: Nanoseconds, end: Nanoseconds) -> tuple[Nanoseconds, Nanoseconds]:
+    """Intervals sorted by start, made disjoint with the same union: the earlier one keeps shared time."""
+    if len(start) == 0:
+        return start, end
+    covered = np.concatenate([start[:1], np.maximum.accumulate(end)[:-1]])
+    own_start = np.maximum(start, covered)
+    return own_start, np.maximum(end, own_start)
+
+
+def _busy_within(
+    start: Nanoseconds, end: Nanoseconds, busy_start: Nanoseconds, busy_end: Nanoseconds
+) -> Nanoseconds:
+    """How much of each [start, end) the disjoint, sorted busy intervals cover."""
+    if len(busy_start) == 0:
+        return np.zeros_like(start)
+    before = np.cumsum(busy_end - busy_start) - (busy_end - busy_start)
+
+    def busy_until(t: Nanoseconds) -> Nanoseconds:
+        last = np.maximum(np.searchsorted(busy_start, t, side="right") - 1, 0)
+        within = (t.clip(max=busy_end[last]) - busy_start[last]).clip(min=0)
+        until: Nanoseconds = before[last] + within
+        return until
+
+    return busy_until(end) - busy_until(start)
+
+
+def _by_thread(host: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFrame]]:
+    """Each thread and its spans, sorted by start."""
+    order = {stage: i for i, stage in enumerate(stages)}
+    keys = ["stage", "index", "device", "tid"]
+    groups: dict[Any, pd.DataFrame] = dict(iter(host.groupby(keys, observed=True, sort=False)))
+    for key in sorted(groups, key=lambda k: (order[k[0]], *k[1:])):
+        yield dict(zip(keys, key, strict=True)), groups[key].sort_values("start_ns", kind="stable")
+
+
+def _close(
+    who: dict[str, Any], spans: pd.DataFrame, own_ns: Nanoseconds, range_ns: int
+) -> list[dict[str, Any]]:
+    sums = spans[_what].assign(ns=own_ns).groupby(_what, observed=True, sort=False)["ns"].sum()
+    found: list[dict[str, Any]] = sums[sums > 0].reset_index().to_dict("records")  # type: ignore[assignment]
+    rows = [{**who, **row} for row in found]
+    rest = range_ns - sum(row["ns"] for row in rows)
+    nothing = {"kind": "unaccounted", "name": "unaccounted", "channel": missing_name, "path": missing_name}
+    return [*rows, {**who, **nothing, "ns": rest}]
+
+
+def _closing_frame(rows: list[dict[str, Any]], range_ns: int) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=closing_columns)
+    frame["seconds"] = frame["ns"] / 1e9
+    frame["share"] = frame["ns"] / range_ns if range_ns else np.nan
+    return frame
