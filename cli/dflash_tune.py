@@ -35,12 +35,15 @@ def search(
     ] = default_study,
     trials: Annotated[int, typer.Option(min=1, help="Configurations to try, over all calls.")] = 8,
     repeats: Annotated[int, typer.Option(min=0, help="Further runs of each contender.")] = 2,
-    seconds: Annotated[float, typer.Option(min=1, help="Training time of a trial.", metavar="S")] = 12.0,
+    seconds: Annotated[
+        float, typer.Option(min=1, max=86400, help="Training time of a trial.", metavar="S")
+    ] = 12.0,
     as_json: AsJson = False,
 ) -> None:
     """Find the fastest configuration.
 
-    Measures configurations in real training runs, starting from CONFIG, and recommends one. Only knobs that leave the training signal alone are varied: split, token budget, transport, depths.
+    Measures configurations in real training runs, starting from CONFIG, and recommends one. Only knobs
+    that leave the training signal alone are varied: split, token budget, transport, depths.
     """
     check_install()
     base = configure(config_file, settings, {"data.path": data})

@@ -5,6 +5,7 @@ Knows nothing of streams: it is given a function that speaks, and returns text.
 
 from __future__ import annotations
 
+import shlex
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -80,7 +81,7 @@ def summarise_study(result: StudyResult, report: Path | None) -> str:
     if result.identity.emulated:
         rows.append(("emulated", "on logical devices: this says nothing of the speed of GPUs"))
     if result.best_toml is not None:
-        rows.append(("use it", f"dflash-train run {result.best_toml}"))
+        rows.append(("use it", f"dflash-train run {shlex.quote(str(result.best_toml))}"))
     if report is not None:
         rows.append(("report", str(report)))
     failures = [(str(count), reason) for reason, count in result.failures]
