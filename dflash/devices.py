@@ -7,6 +7,7 @@ once. The CUDA kind is in `dflash/cuda.py`. Knows nothing of what runs on a devi
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -71,6 +72,12 @@ class Device(Protocol):
     def start_timing(self) -> Timing | None:
         """Begin a device-time measurement; None where host time already is device time."""
 
+    def active(self) -> AbstractContextManager[None]:
+        """Make this the calling thread's device for a while, on whatever stream the thread has there."""
+
+    def memory_figures(self) -> dict[str, float]:
+        """allocated_bytes, reserved_bytes, alloc_retries of torch's allocator; empty where there is none."""
+
     def facts(self) -> dict[str, Any]:
         """model, uuid, pci, memory_bytes: None where unknown."""
 
@@ -110,6 +117,14 @@ class LogicalDevice:
     def start_timing(self) -> Timing | None:
         """None: the host span is the true duration."""
         return None
+
+    def active(self) -> AbstractContextManager[None]:
+        """Nothing to switch."""
+        return nullcontext()
+
+    def memory_figures(self) -> dict[str, float]:
+        """The CPU has no caching allocator."""
+        return {}
 
     def facts(self) -> dict[str, Any]:
         """A logical device has no hardware facts."""

@@ -89,6 +89,9 @@ class Session:
         except DFlashError as error:
             say(error.render())
             return error.exit_code, self._end(log, "failed", error.render(), error.exit_code)
+        except Exception as error:
+            self._end(log, "failed", f"{type(error).__name__}: {error}", 1)
+            raise  # a fault of ours: its traceback is wanted
 
     def write_start(self) -> None:
         """What is known before anything is loaded: configuration, workload, process, versions."""

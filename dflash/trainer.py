@@ -64,7 +64,7 @@ class TrainResult:
         return {name: getattr(self, name) for name in (*names, "batches_dropped")}
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Trainer:
     """One run, ready to start. Made by `prepare`."""
 
@@ -81,7 +81,6 @@ class Trainer:
     probe: Probe
     counters: Counters
     window_done: Callable[[WindowInfo, WindowFigures], None] = lambda window, figures: None
-    state: PipelineState = field(init=False)
     _checkpoint: Path | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
