@@ -77,8 +77,14 @@ def runs_of(trial: Trial, trials: Iterable[Trial]) -> tuple[Trial, ...]:
 
 
 def is_dependable(trial: Trial, trials: Iterable[Trial]) -> bool:
-    """True where the trial and all its repeats are finished and healthy."""
-    return all(run.is_candidate for run in runs_of(trial, trials))
+    """True where the trial and all its repeats are finished and healthy.
+
+    An abandoned repeat is not held against a configuration that has run before: the search was killed.
+    """
+    first, *repeats = runs_of(trial, trials)
+    return first.is_candidate and all(
+        run.is_candidate or run.failure is FailureKind.abandoned for run in repeats
+    )
 
 
 def find_start(space: SearchSpace, trials: Sequence[Trial]) -> Trial | None:

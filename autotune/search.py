@@ -121,9 +121,9 @@ def _carry_out(task: Task, plan: SearchPlan, log: TrialLog, runner: Runner, prog
         repeat_of=task.repeat_of,
         retry_of=task.retry_of,
     )
-    log.save(trial)
-    progress(ProgressEvent("started", task.why, trial, _left(plan, log)))
     try:
+        log.save(trial)
+        progress(ProgressEvent("started", task.why, trial, _left(plan, log)))
         outcome = runner.run(trial_config(plan.space, task), run_path)
     except KeyboardInterrupt:
         log.save(
@@ -153,7 +153,7 @@ def _mark_killed(log: TrialLog) -> None:
         log.save(
             trial.replacing(
                 state=TrialState.failed if killed_before else TrialState.killed,
-                failure=FailureKind.crash if killed_before else None,
+                failure=FailureKind.abandoned if killed_before else None,
                 reason="the search died during it" + (", twice" if killed_before else ""),
                 ended_utc=utc_now(),
             )

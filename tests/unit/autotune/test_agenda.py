@@ -127,3 +127,9 @@ def test_configuration_whose_repeat_fails_is_no_contender(space, trial_of):
     assert [t.number for t in find_contenders(space, trials)] == [2, 1, 9]
     trials.append(trial_of(10, trials[3].values, repeat_of=2))
     assert [t.number for t in find_contenders(space, trials)] == [1, 0, 9]
+
+
+def test_abandoned_repeat_is_not_held_against_its_configuration(space, trial_of):
+    trials = [trial_of(0, space.baseline, 50.0), trial_of(1, space.configurations[3], 100.0)]
+    trials.append(trial_of(2, trials[1].values, repeat_of=1, failure=FailureKind.abandoned))
+    assert [t.number for t in find_contenders(space, trials)] == [1, 0]

@@ -1,0 +1,65 @@
+"""Stands in for `python -m dflash`: `fake_trainer.py run CONFIG` leaves a run as the trainer would.
+
+FAKE_TRAINER chooses how it ends: ok (default), short, oom, refused, segv, silent, hang.
+"""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+from dflash.contract.config import load_config
+from dflash.contract.events import open_events
+from dflash.contract.rundir import RunDir
+
+window_tokens = 4000
+
+
+def main() -> int:
+    run, config = RunDir(Path(os.environ["DFLASH_RUN_DIR"])), load_config(Path(sys.argv[2]))
+    fate = os.environ.get("FAKE_TRAINER", "ok")
+    if fate == "silent":
+        print("the last words", file=sys.stderr)
+        return 7
+    run.update(config=config.values(), emulated=True)
+    if fate == "oom":
+        return fail(run, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", 1)
+    if fate == "refused":
+        return fail(run, "there is no such data file\n  where: nowhere.jsonl", 2)
+    if fate == "segv":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if fate == "hang":
+        time.sleep(600)
+    time.sleep(float(os.environ.get("FAKE_TRAINER_SECONDS", "0")))
+    write_windows(run, config, 5 if fate == "short" else 30)
+    (run.checkpoints / "step-30").mkdir(parents=True)
+    run.update(status="stopped", reason=f"run.max_seconds = {config.run.max_seconds:g}")
+    return 0
+
+
+def write_windows(run: RunDir, config, count: int) -> None:
+    window_s = {"host": 0.4, "shared": 0.3, "pinned": 0.2, "peer": 0.1}[config.transport.preset]
+    log, probe = open_events(run.events / f"trainer-{os.getpid()}.arrow")
+    start_ns = time.monotonic_ns()
+    for window in range(count):
+        note = {
+            "loss": 8 - 0.1 * window,
+            "documents": 20,
+            "supervised_tokens": 2000,
+            "processed_tokens": 4000,
+        }
+        jitter = 1 + 0.02 * (window % 3)
+        at_ns = start_ns + int((window + jitter) * window_s * 1e9)
+        probe.mark("window", t_ns=at_ns, window=window, tokens=window_tokens, note=json.dumps(note))
+    log.close()
+
+
+def fail(run: RunDir, reason: str, code: int) -> int:
+    run.update(status="failed", reason=reason)
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,58 @@
+"""A search to be killed: `slow_search.py STUDY_DIR SECONDS` tries 6 of 12 configurations, 2 repeats each.
+
+Every trial is a real child process in a session of its own, which only its environment ties to the study,
+so that it outlives a killed search. Says a line at every start and end of a trial.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from autotune.agenda import Effort
+from autotune.machine import Machine
+from autotune.search import SearchPlan, search
+from autotune.space import Dimension, SearchSpace
+from autotune.trial import Measurement
+from dflash.contract.config import load_config
+from dflash.contract.errors import DFlashError
+from dflash.contract.rundir import environment_variable
+
+speeds = {"host": 1000.0, "shared": 1100.0, "pinned": 1200.0, "peer": 1300.0}
+
+
+class SlowRunner:
+    def __init__(self, seconds: str) -> None:
+        self.seconds = seconds
+
+    def run(self, config, run_path: Path) -> Measurement:
+        environment = os.environ | {environment_variable: str(run_path)}
+        subprocess.run(["sleep", self.seconds], env=environment, start_new_session=True, check=True)
+        rate = speeds[config.transport.preset] * (1 + config.transport.depth / 100)
+        return Measurement(
+            tokens_per_s=rate, low=rate * 0.99, high=rate * 1.01, windows=20, steps=20, supervised_tokens=100,
+            losses=(3.0,) * 20,
+        )  # fmt: skip
+
+
+def main() -> int:
+    study_dir, seconds = Path(sys.argv[1]), sys.argv[2]
+    dimensions = (Dimension("transport.preset", tuple(speeds)), Dimension("transport.depth", (1, 2, 4)))
+    plan = SearchPlan(
+        study_dir=study_dir,
+        space=SearchSpace(dimensions, load_config(None), 2),
+        machine=Machine(cpu="a cpu", cpus=2),
+        effort=Effort(trials=6, repeats=2),
+    )
+    try:
+        search(plan, SlowRunner(seconds), lambda event: print(event.kind, event.message, flush=True))
+    except DFlashError as error:
+        print(error.render(), file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,74 @@
+import signal
+import sys
+import threading
+
+import pytest
+
+from autotune.runner import RecordedRunner
+from autotune.trial import Failed, FailureKind, Measurement
+from dflash.contract.config import load_config
+from dflash.contract.rundir import RunDir
+
+
+@pytest.fixture
+def run(tmp_path, data_dir, repository, monkeypatch):
+    """Run the stand-in trainer with a fate and some knobs; returns (outcome, run path)."""
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+    runner = RecordedRunner([sys.executable, str(data_dir / "programs/fake_trainer.py")])
+
+    def run_once(fate="ok", *assignments):
+        monkeypatch.setenv("FAKE_TRAINER", fate)
+        run_path = tmp_path / f"{fate}{len(list(tmp_path.iterdir()))}" / "run"
+        run_path.parent.mkdir()
+        return runner.run(load_config(None, assignments), run_path), run_path
+
+    return run_once
+
+
+def test_a_good_run_is_measured_and_diagnosed(run):
+    outcome, run_path = run("ok", "transport.preset=pinned")
+    assert isinstance(outcome, Measurement)
+    assert outcome.tokens_per_s == pytest.approx(20_000, rel=0.05)
+    assert outcome.low <= outcome.tokens_per_s <= outcome.high
+    assert (outcome.steps, outcome.supervised_tokens) == (30, 60_000)
+    assert outcome.losses[:2] == (8.0, 7.9)
+    assert outcome.verdict
+    assert RunDir(run_path).findings_path.exists()
+    assert load_config(run_path.with_name("config.toml")).transport.preset == "pinned"
+
+
+def test_weights_of_a_trial_are_not_kept(run):
+    _, run_path = run()
+    assert not RunDir(run_path).checkpoints.exists()
+
+
+@pytest.mark.parametrize(
+    ("fate", "kind", "says"),
+    [
+        ("oom", FailureKind.out_of_memory, "Tried to allocate 2.00 GiB"),
+        ("refused", FailureKind.refused, "no such data file"),
+        ("segv", FailureKind.crash, "SIGSEGV"),
+        ("silent", FailureKind.error, "the last words"),
+        ("short", FailureKind.too_short, "at least 10 are needed"),
+    ],
+)
+def test_failures_are_classified_with_their_reason(run, fate, kind, says):
+    outcome, _ = run(fate)
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is kind
+    assert says in outcome.reason
+
+
+def test_a_trial_that_hangs_is_ended(run, monkeypatch):
+    monkeypatch.setattr("autotune.runner.start_limit_s", 1.0)
+    outcome, _ = run("hang")
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.timeout
+
+
+def test_ctrl_c_ends_the_run_before_it_is_passed_on(run):
+    timer = threading.Timer(2.0, signal.raise_signal, [signal.SIGINT])
+    timer.start()
+    with pytest.raises(KeyboardInterrupt, match="SIGINT"):
+        run("hang")
+    timer.cancel()
