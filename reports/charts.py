@@ -122,12 +122,12 @@ def draw_closing_sums(threads: Sequence[ThreadSum], kinds: dict[str, str], name:
             {
                 "type": "bar",
                 "orientation": "h",
-                "name": kind,
+                "name": style.label(kind),
                 "y": labels,
                 "x": shares,
                 "customdata": [text.duration(s) for s in seconds],
                 "marker": _marker(role, looks[kind]),
-                "hovertemplate": "%{y}<br>" + kind + ": %{x:.1f} %, %{customdata}<extra></extra>",
+                "hovertemplate": "%{y}<br>%{fullData.name}: %{x:.1f} %, %{customdata}<extra></extra>",
             }
         )
     layout = style.layout(

@@ -49,13 +49,19 @@ def say(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):
-        return ", ".join(f"{key} {_nested(item)}" for key, item in value.items())
+        return ", ".join(_pair(str(key), item) for key, item in value.items())
     if isinstance(value, list | tuple):
         simple = all(not isinstance(item, Mapping | list | tuple) for item in value)
         return (", " if simple else "; ").join(say(item) for item in value)
     if isinstance(value, float):
         return f"{value:g}"
     return str(value)
+
+
+def _pair(key: str, value: object) -> str:
+    if key.endswith("_bytes") and isinstance(value, int) and not isinstance(value, bool):
+        return f"{key.removesuffix('_bytes')} {text.data_size(value)}"
+    return f"{key} {_nested(value)}"
 
 
 def _nested(value: object) -> str:
