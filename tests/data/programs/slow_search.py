@@ -38,9 +38,10 @@ class SlowRunner:
 def main() -> int:
     study_dir, seconds = Path(sys.argv[1]), sys.argv[2]
     dimensions = (Dimension("transport.preset", tuple(speeds)), Dimension("transport.depth", (1, 2, 4)))
+    base = load_config(None, ["pipeline.split=1-1", "transport.preset=host", "transport.depth=2"])
     plan = SearchPlan(
         study_dir=study_dir,
-        space=SearchSpace(dimensions, load_config(None), 2),
+        space=SearchSpace(dimensions, base, 2),
         machine=Machine(cpu="a cpu", cpus=2),
         effort=Effort(trials=6, repeats=2),
     )

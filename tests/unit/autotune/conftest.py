@@ -16,11 +16,24 @@ from autotune.space import Dimension, SearchSpace
 from autotune.trial import Failed, FailureKind, Measurement, Outcome, Trial, TrialState
 from dflash.contract.config import TrainConfig, load_config
 
+base_knobs = (
+    "data.max_length=256",
+    "window.tokens=4096",
+    "pipeline.split=1-1",
+    "pipeline.token_budget=1024",
+    "transport.preset=host",
+    "transport.depth=2",
+)
 falling = tuple(8.0 - 0.1 * step for step in range(20))
 
 
+def make_base(*assignments: str) -> TrainConfig:
+    """A configuration that does not move with the embedded default."""
+    return load_config(None, [*base_knobs, *assignments])
+
+
 def make_space(**choices: tuple[Any, ...]) -> SearchSpace:
-    """The embedded configuration over split × budget × preset, 3 × 3 × 4, of which some cannot run."""
+    """The base configuration over split × budget × preset, 3 × 3 × 4, of which some cannot run."""
     paths = {
         "pipeline.split": ("1-1", "2-1", "1-2"),
         "pipeline.token_budget": (1024, 2048, 4096),
@@ -28,7 +41,7 @@ def make_space(**choices: tuple[Any, ...]) -> SearchSpace:
     }
     paths |= {name.replace("__", "."): value for name, value in choices.items()}
     dimensions = tuple(Dimension(path, values) for path, values in paths.items() if values)
-    return SearchSpace(dimensions, load_config(None), 3)
+    return SearchSpace(dimensions, make_base(), 3)
 
 
 def make_measurement(tokens_per_s: float, **changes: Any) -> Measurement:
@@ -83,6 +96,11 @@ class FakeRunner:
         if isinstance(outcome, Measurement | Failed):
             return outcome
         return make_measurement(outcome * (1 + self.noise * self._random.gauss(0, 1)))
+
+
+@pytest.fixture
+def base_of() -> Callable[..., TrainConfig]:
+    return make_base
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def speed(config):
     )
 
 
-def test_search_finds_and_writes_the_fastest(tmp_path, runner_of, searched):
+def test_search_finds_and_writes_the_fastest(tmp_path, runner_of, searched, base_of):
     result, _ = searched(runner_of(speed, noise=0.01), trials=20)
     assert result.verdict == "better"
     assert dict(result.best.values) == {
@@ -34,23 +34,23 @@ def test_search_finds_and_writes_the_fastest(tmp_path, runner_of, searched):
     }  # fmt: skip
     assert result.gain.low > 4
     best = load_config(result.best_toml)
-    assert best == load_config(None).replacing(result.best.values)
+    assert best == base_of().replacing(result.best.values)
     assert result.standing_of(result.best).runs == 3
     assert load_study(tmp_path / "study") == result
 
 
-def test_trials_run_from_the_first_step_for_their_time(space):
+def test_trials_run_from_the_first_step_for_their_time(space, base_of):
     config = trial_config(space, Task(values=space.configurations[3], why="", seconds=7.0))
     assert config.run.max_seconds == 7.0
-    assert config.values() | space.baseline | {"run.max_seconds": 0.0} == load_config(None).values()
+    assert config.values() | space.baseline | {"run.max_seconds": 0.0} == base_of().values()
 
 
-def test_nothing_is_recommended_where_all_is_noise(runner_of, searched):
+def test_nothing_is_recommended_where_all_is_noise(runner_of, searched, base_of):
     result, _ = searched(runner_of(lambda config: 1000.0, noise=0.05), trials=6)
     assert result.verdict == "equal"
     assert result.best == result.start
     assert "Equal within the noise" in result.why[0] or "Nothing tried was faster" in result.why[0]
-    assert load_config(result.best_toml) == load_config(None)
+    assert load_config(result.best_toml) == base_of()
 
 
 def test_equal_finalists_are_said(runner_of, searched):

@@ -1,7 +1,6 @@
 import pytest
 
 from autotune.space import Dimension, default_space
-from dflash.contract.config import load_config
 from dflash.contract.errors import ConfigError, DeviceError
 
 
@@ -28,43 +27,41 @@ def test_impossible_combinations_say_why_and_are_not_among_the_configurations(sp
     assert all(space.why_not(values) is None for values in space.configurations)
 
 
-def test_logical_space_keeps_to_few_devices(machine):
-    space = default_space(load_config(None), machine)
+def test_logical_space_keeps_to_few_devices(machine, base_of):
+    space = default_space(base_of(), machine)
     splits, budgets, *_ = space.dimensions
     assert splits.choices == ("1-1", "2-1", "1-2")
     assert budgets.choices == (256, 512, 1024, 2048, 4096)
     assert space.baseline in space.configurations
 
 
-def test_gpu_space_uses_every_device(gpu_machine):
-    config = load_config(None, ["devices.kind=auto"])
+def test_gpu_space_uses_every_device(gpu_machine, base_of):
+    config = base_of("devices.kind=auto")
     space = default_space(config, gpu_machine(4))
     assert set(space.dimensions[0].choices) == {"1-1", "2-1", "1-2", "3-1", "2-2", "1-3"}
 
 
-def test_odd_starting_values_join_the_choices(machine):
-    config = load_config(
-        None, ["pipeline.token_budget=1000", "transport.depth=3", "pipeline.prefetch_depth=5"]
-    )
+def test_odd_starting_values_join_the_choices(machine, base_of):
+    config = base_of("pipeline.token_budget=1000", "transport.depth=3", "pipeline.prefetch_depth=5")
     space = default_space(config, machine)
     assert space.baseline["pipeline.token_budget"] == 1000
     assert 3 in dict(space.describe())["transport.depth"]
 
 
-def test_overridden_transport_is_not_searched_by_preset(machine):
-    config = load_config(None, ["transport.path=pinned"])
+def test_overridden_transport_is_not_searched_by_preset(machine, base_of):
+    config = base_of("transport.path=pinned")
     assert default_space(config, machine).describe()["transport.preset"] == ["host"]
 
 
-def test_start_that_needs_more_gpus_than_there_are_is_refused(gpu_machine):
-    config = load_config(None, ["pipeline.split=3-1"])
+def test_start_that_needs_more_gpus_than_there_are_is_refused(gpu_machine, base_of):
+    config = base_of("pipeline.split=3-1")
     with pytest.raises(DeviceError, match="needs 4 devices, 2 are there"):
         default_space(config, gpu_machine(2))
 
 
-def test_cuda_without_gpus_is_refused_with_the_reason(machine):
+def test_cuda_without_gpus_is_refused_with_the_reason(machine, base_of):
     with pytest.raises(DeviceError, match="none here"):
-        default_space(load_config(None, ["devices.kind=cuda"]), machine)
+        default_space(base_of("devices.kind=cuda"), machine)
 
 
 def test_numbers_step_to_their_neighbours_and_words_to_all_others():
