@@ -94,7 +94,7 @@ class Child:
             raise UsageError("the command cannot be started", where=self._command[0], found=answer["error"])
 
     def signal(self, number: int) -> None:
-        """Send a signal to the command's process group; SIGKILL to all that it ever started."""
+        """Send a signal to the command's process group."""
         try:
             self._control.sendall(bytes([number]))
         except OSError:

@@ -3,13 +3,13 @@
     python launcher.py FD -- COMMAND ...
 
 FD is one end of a socket pair. The recorder sends bytes: 0 lets the command begin, any other is a signal
-number for the command's process group (SIGKILL goes to every descendant). The launcher answers with JSON
-lines: {"pid"}, then {"started"} or {"error"}, and at the end {"exit", "killed", "left", "cpu_s",
-"peak_rss_bytes"}.
+number for the command's process group. The launcher answers with JSON lines: {"pid"}, then {"started"} or
+{"error"}, and at the end {"exit", "killed", "left", "cpu_s", "peak_rss_bytes"}.
 
-When the socket closes because the recorder died, even by SIGKILL, every descendant is killed. As a child
-subreaper the launcher finds those too that were orphaned or opened a session of their own. If the launcher
-itself is killed, the kernel kills the command (PR_SET_PDEATHSIG).
+What the command leaves behind when it ends is killed after a moment; when the socket closes because the
+recorder died, even by SIGKILL, everything is killed at once. As a child subreaper the launcher finds those
+descendants too that were orphaned or opened a session of their own. If the launcher itself is killed, the
+kernel kills the command (PR_SET_PDEATHSIG).
 
 Runs by path with `python -I -S`, so it uses the standard library only. Knows nothing of runs.
 """
@@ -98,15 +98,9 @@ class _Launch:
                 numbers = self._control.recv(64)
                 if not numbers:
                     return
-                for number in numbers:
-                    self._deliver(number)
-
-    def _deliver(self, number: int) -> None:
-        if number == signal.SIGKILL:
-            _signal_all(descendants(os.getpid()), number)
-        else:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.pid, number)
+                for number in numbers:  # the pid cannot have been used again: it is not reaped yet
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.killpg(self.pid, number)
 
     def sweep(self) -> tuple[int, list[int]]:
         """Kill what is left; returns how many were killed, and the pids of those that would not die."""
@@ -121,7 +115,9 @@ class _Launch:
                 return len(killed), alive
             if waited_s >= grace_s:
                 killed.update(alive)
-                _signal_all(alive, signal.SIGKILL)
+                for pid in alive:
+                    with contextlib.suppress(ProcessLookupError, PermissionError):
+                        os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
 
     def _reap(self) -> None:
@@ -168,12 +164,6 @@ def _become(command: list[str], gate: int, failure: int, parent: int) -> NoRetur
     finally:
         os.write(failure, error.encode())
         os._exit(127)
-
-
-def _signal_all(pids: list[int], number: int) -> None:
-    for pid in pids:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.kill(pid, number)
 
 
 def descendants(root: int) -> list[int]:
