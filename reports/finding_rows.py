@@ -45,7 +45,8 @@ def say_settings(knobs: Mapping[str, object]) -> str:
 def count_verdicts(findings: tuple[Finding, ...]) -> str:
     """How many causes came to which verdict, in words."""
     counts: Counter[str] = Counter(finding.verdict for finding in findings)
-    said = [f"{counts[verdict]} {words}" for verdict, words in _verdicts.items() if counts[verdict]]
+    words = {**_verdicts, "not_enough_evidence": "without enough evidence"}
+    said = [f"{counts[verdict]} {words[verdict]}" for verdict in words if counts[verdict]]
     return f"{text.count_of(len(findings), 'cause')} considered: {text.joined(said)}." if said else ""
 
 

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from profiler.run import Run
+from reports.run_panels import collect_panels
+from reports.time_chart import Panel
+from tests.played_pipeline import Play
+from tests.run_builder import RunBuilder
+
+
+def panels_of(builder: RunBuilder, **manifest: object) -> dict[str, Panel]:
+    return {panel.title: panel for panel in collect_panels(Run.open(builder.finish(**manifest)))}
+
+
+def test_every_panel_without_data_has_a_reason(tmp_path: Path) -> None:
+    panels = panels_of(RunBuilder(tmp_path / "run"))
+    for panel in panels.values():
+        assert panel.reason
+        assert not any(len(series.t_s) for series in panel.series)
+
+
+def test_windows_give_throughput_and_loss_and_a_loss_that_is_no_number_is_a_gap(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run", Play().config)
+    for w, loss in enumerate([3.0, float("nan"), "high", 2.0]):
+        builder.window(w, float(2 * w + 2), 1000, loss=loss)
+    panels = panels_of(builder)
+    (rates,) = panels["Throughput by window"].series
+    assert list(rates.values) == [500.0] * 3
+    assert list(rates.t_s) == [4.0, 6.0, 8.0]
+    (losses,) = panels["Loss"].series
+    np.testing.assert_array_equal(losses.values, [3.0, np.nan, np.nan, 2.0])
+    assert panels["Accuracy"].series == ()
+    assert panels["Accuracy"].reason == "no window says its accuracy"
+
+
+def test_depths_are_of_the_whole_run_and_hold_until_the_next(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run", Play().config)
+    builder.gauge("target", 0, "depth", 1.0, 1.0, channel="q_hs.1")
+    builder.gauge("target", 0, "depth", 90.0, 0.0, channel="q_hs.1")
+    (series,) = panels_of(builder)["Queue depth"].series
+    assert (series.name, series.held) == ("q_hs.1", True)
+    assert list(series.t_s) == [1.0, 90.0]
+
+
+def test_gpus_carry_the_names_of_their_stages(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run", Play().config)
+    builder.sample("gpu", "GPU-a", "mem_used_bytes", 0, 9e10)
+    builder.sample("gpu", "GPU-b", "mem_used_bytes", 0, None, "not supported")
+    builder.sample("gpu", "GPU-c", "mem_used_bytes", 0, 1e9)
+    devices = [{"name": "cuda:0", "role": "target", "index": 0, "uuid": "GPU-a"}, "nonsense"]
+    series = panels_of(builder, devices=devices)["GPU memory"].series
+    assert {one.name: float(one.values[0]) for one in series} == {"cuda:0 target 0": 90.0, "GPU-c": 1.0}
+
+
+def test_a_source_that_never_answered_gives_its_reason_to_all_its_panels(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run", Play().config)
+    builder.sample("gpu", "*", "*", 0, None, "no NVIDIA driver library on this machine")
+    panels = panels_of(builder)
+    for title in ("GPU utilisation", "GPU power", "GPU memory"):
+        assert panels[title].reason == "no NVIDIA driver library on this machine"
