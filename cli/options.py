@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dflash.contract.config import TrainConfig, all_knobs, load_config
+from dflash.contract.errors import DataError
 from dflash.contract.knobs import find_knob
 
 ConfigFile = Annotated[
@@ -29,7 +30,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdou
 def configure(path: Path | None, assignments: list[str] | None, options: Mapping[str, Any]) -> TrainConfig:
     """The checked configuration: the file, then --set, then `options` by knob path where they are not None.
 
-    Paths become absolute, so that the copy kept with a run means the same files from anywhere.
+    Paths become absolute, so that the copy kept with a run means the same files from anywhere. Raises
+    ConfigError, and DataError where the data file is not there.
     """
     config = load_config(path, assignments or [])
     given = {name: find_knob(name, all_knobs).check(v) for name, v in options.items() if v is not None}
@@ -37,4 +39,18 @@ def configure(path: Path | None, assignments: list[str] | None, options: Mapping
     for name in ("data.path", "run.resume"):
         if changes[name]:
             changes[name] = str(Path(changes[name]).absolute())
-    return config.replacing(changes)
+    config = config.replacing(changes)
+    _check_there(config.data.path)
+    return config
+
+
+def _check_there(data_path: str) -> None:
+    """What can be told of the data at once; the trainer, which reads it, tells the rest."""
+    path = Path(data_path)
+    if data_path and (not path.exists() or path.is_dir()):
+        raise DataError(
+            "the data file cannot be used",
+            where=data_path,
+            found="a directory" if path.is_dir() else "nothing of that name",
+            expected="a JSONL file of conversations",
+        )

@@ -1,7 +1,8 @@
-"""Commands run as people run them: a process of their own, away from the source tree."""
+"""Commands run in an empty directory: in this process where that is enough, else in one of their own."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,38 @@ from typing import Any
 import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
+Call = Callable[..., tuple[int, str, str]]
+became_trainer = 99
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Call:
+    """`call("dflash-train", "run", …)`: exit code, stdout and stderr of a command run in this process.
+
+    Where it would become the trainer it exits with `became_trainer`. Output that nobody should ever see
+    fails the test here.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def become(_path: str, _command: list[str]) -> None:
+        raise SystemExit(became_trainer)
+
+    monkeypatch.setattr("os.execv", become)
+    # Reading every installed record takes longer than all the rest; test_install_check.py is about that.
+    monkeypatch.setattr("cli.install_check.packages_distributions", dict)
+
+    def run(name: str, *arguments: str) -> tuple[int, str, str]:
+        program = importlib.import_module(f"cli.{name.replace('-', '_')}").program
+        with pytest.raises(SystemExit) as ended:
+            program.run(arguments)
+        out, err = capfd.readouterr()
+        assert "\x1b" not in out + err
+        assert "Traceback" not in err
+        assert "this is a bug" not in err, err
+        assert isinstance(ended.value.code, int)
+        return ended.value.code, out, err
+
+    return run
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+Call = Callable[..., tuple[int, str, str]]
 Run = Callable[..., subprocess.CompletedProcess[str]]
 quick = ("--gpu", "none", "--no-gil")
 
@@ -22,53 +23,42 @@ def strict_json(text: str) -> dict[str, object]:
     return document
 
 
-def record(run_command: Run, code: str, *options: str) -> subprocess.CompletedProcess[str]:
-    return run_command(
-        "dflash-profile", "record", *quick, "--run-dir", "r", *options, "--", sys.executable, "-c", code
-    )
+def record(call: Call, code: str, *options: str) -> tuple[int, str, str]:
+    command = (sys.executable, "-S", "-c", code)
+    return call("dflash-profile", "record", *quick, "--run-dir", "r", *options, "--", *command)
 
 
-def test_the_exit_code_is_the_one_of_the_command(run_command: Run, tmp_path: Path) -> None:
-    result = record(run_command, "raise SystemExit(7)")
-    assert result.returncode == 7, result.stderr
+def test_the_exit_code_is_the_one_of_the_command(call: Call, tmp_path: Path) -> None:
+    assert record(call, "raise SystemExit(7)")[0] == 7
     manifest = json.loads((tmp_path / "r/run.json").read_text())
     assert (manifest["status"], manifest["exit_code"]) == ("failed", 7)
-    assert "Traceback" not in result.stderr
 
 
-def test_a_command_that_tells_nothing_gets_no_invented_verdict(run_command: Run) -> None:
-    result = record(run_command, "pass")
-    assert result.returncode == 0, result.stderr
-    assert "too little of the run was seen to name a cause" in result.stdout.lower()
-    assert "report " in result.stdout
+def test_a_command_that_tells_nothing_gets_no_invented_verdict(call: Call) -> None:
+    code, out, err = record(call, "pass")
+    assert code == 0, err
+    assert "too little of the run was seen to name a cause" in out.lower()
+    assert "report " in out
 
 
-def test_json_is_alone_on_stdout_whatever_the_command_prints(run_command: Run) -> None:
-    result = record(run_command, "print('chatter')", "--json")
-    document = strict_json(result.stdout)
-    assert "chatter" in result.stderr
+def test_json_is_alone_on_stdout_whatever_the_command_prints(call: Call) -> None:
+    _, out, err = record(call, "print('chatter')", "--json")
+    document = strict_json(out)
+    assert "chatter" in err
     assert (document["status"], document["exit_code"], document["run"]) == ("finished", 0, "r")
     assert Path(str(document["report"])).name == "report.html"
 
 
-def test_the_command_keeps_its_own_options(run_command: Run) -> None:
-    result = run_command(
-        "dflash-profile",
-        "record",
-        *quick,
-        sys.executable,
-        "-c",
-        "import sys; print(sys.argv[1:])",
-        "--json",
-        "-h",
-    )
-    assert "['--json', '-h']" in result.stdout
+def test_the_command_keeps_its_own_options(call: Call) -> None:
+    code = "import sys; print(sys.argv[1:])"
+    _, out, _ = call("dflash-profile", "record", *quick, sys.executable, "-c", code, "--json", "-h")
+    assert "['--json', '-h']" in out
 
 
-def test_the_time_limit_ends_the_command(run_command: Run) -> None:
-    result = record(run_command, "import time; time.sleep(60)", "--time-limit", "0.5")
-    assert result.returncode == 124, result.stderr
-    assert "time limit of 0.5 s" in result.stderr
+def test_the_time_limit_ends_the_command(call: Call) -> None:
+    code, _, err = record(call, "import time; time.sleep(60)", "--time-limit", "0.5")
+    assert code == 124
+    assert "time limit of 0.5 s" in err
 
 
 @pytest.mark.parametrize(
@@ -85,30 +75,28 @@ def test_the_time_limit_ends_the_command(run_command: Run) -> None:
     ],
 )
 def test_a_mistake_is_told_in_one_message(
-    run_command: Run, tmp_path: Path, arguments: list[str], named: str
+    call: Call, tmp_path: Path, arguments: list[str], named: str
 ) -> None:
-    result = run_command("dflash-profile", *arguments)
-    assert result.returncode == 2, result.stderr
-    assert named in result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.stdout == ""
+    code, out, err = call("dflash-profile", *arguments)
+    assert (code, out) == (2, "")
+    assert named in err
     assert list(tmp_path.iterdir()) == [], "a refused request leaves nothing behind"
 
 
-def test_a_recorded_run_is_diagnosed_and_reported(run_command: Run, tmp_path: Path) -> None:
-    record(run_command, "pass")
-    diagnosis = strict_json(run_command("dflash-profile", "diagnose", "r", "--json").stdout)
+def test_a_recorded_run_is_diagnosed_and_reported(call: Call, tmp_path: Path) -> None:
+    record(call, "pass")
+    diagnosis = strict_json(call("dflash-profile", "diagnose", "r", "--json")[1])
     assert diagnosis == json.loads((tmp_path / "r/findings.json").read_text())
-    spoken = run_command("dflash-profile", "diagnose", "r")
-    assert spoken.returncode == 0, spoken.stderr
-    assert str(diagnosis["headline"]).split()[0] in spoken.stdout
-    written = strict_json(run_command("dflash-profile", "report", "r", "--out", "page.html", "--json").stdout)
+    code, spoken, _ = call("dflash-profile", "diagnose", "r")
+    assert code == 0
+    assert str(diagnosis["headline"]) in spoken
+    written = strict_json(call("dflash-profile", "report", "r", "--out", "page.html", "--json")[1])
     assert written == {"run": "r", "report": "page.html"}
     assert (tmp_path / "page.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_a_run_is_diagnosed_without_torch(run_python: Run, run_command: Run) -> None:
-    record(run_command, "pass")
+def test_a_run_is_diagnosed_without_torch(call: Call, run_python: Run) -> None:
+    record(call, "pass")
     code = (
         "import sys\n"
         "from cli.dflash_profile import program\n"

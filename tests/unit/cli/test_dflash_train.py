@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from cli.dflash_train import program
 from dflash.contract.config import all_knobs, load_config
 from dflash.contract.rundir import create_run
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
@@ -61,35 +60,38 @@ def test_run_reads_a_file_and_lets_set_win(started: Callable[..., list[str]]) ->
 
 
 def test_data_path_becomes_absolute(started: Callable[..., list[str]], tmp_path: Path) -> None:
+    Path("-starts-with-dash.jsonl").write_text("{}")
     [_, _, directory] = started("run", "--data", "-starts-with-dash.jsonl")
     config = load_config(Path(directory) / "config.toml")
     assert config.data.path == str(tmp_path / "-starts-with-dash.jsonl")
 
 
-def test_run_uses_the_recorders_directory(
-    started: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    create_run(tmp_path / "recorded", command=["x"])
-    monkeypatch.setenv("DFLASH_RUN_DIR", str(tmp_path / "recorded"))
-    assert started("run") == ["run", "--run-dir", str(tmp_path / "recorded")]
-    assert (tmp_path / "recorded/config.toml").is_file()
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The run directory of a recorder that has started this process."""
+    run = create_run(tmp_path / "recorded", command=["x"])
+    monkeypatch.setenv("DFLASH_RUN_DIR", str(run.path))
+    return run.path
+
+
+def test_run_uses_the_recorders_directory(started: Callable[..., list[str]], recorded: Path) -> None:
+    assert started("run") == ["run", "--run-dir", str(recorded)]
+    assert (recorded / "config.toml").is_file()
     assert not Path("runs").exists()
 
 
 def test_the_same_directory_twice_is_no_contradiction(
-    started: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    started: Callable[..., list[str]], recorded: Path
 ) -> None:
-    create_run(tmp_path / "recorded", command=["x"])
-    monkeypatch.setenv("DFLASH_RUN_DIR", str(tmp_path / "recorded"))
-    assert started("run", "--run-dir", "recorded")[2] == str(tmp_path / "recorded")
+    assert started("run", "--run-dir", "recorded")[2] == str(recorded)
 
 
 def test_check_data_hands_the_configuration_over(started: Callable[..., list[str]]) -> None:
-    command, path, json_flag = started("check-data", "--max-length", "64", "--json")
+    command, path, json_flag = started("check-data", "--max-length", "64", "--set", "data.seed=3", "--json")
     assert (command, json_flag) == ("check-data", "--json")
     # A process that took this one's place could read it: it is open across exec.
     assert os.get_inheritable(int(path.rpartition("/")[2]))
-    assert load_config(Path(path)) == load_config(None, ["data.max_length=64"])
+    assert load_config(Path(path)) == load_config(None, ["data.max_length=64", "data.seed=3"])
 
 
 refused = [
@@ -112,44 +114,38 @@ refused = [
 
 @pytest.mark.parametrize(("arguments", "named"), refused)
 def test_a_mistake_is_told_in_one_message(
-    run_command: Run, tmp_path: Path, arguments: list[str], named: str
+    call: Call, tmp_path: Path, arguments: list[str], named: str
 ) -> None:
-    result = run_command("dflash-train", "run", *arguments)
-    assert result.returncode == 2, result.stderr
-    assert named in result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.stdout == ""
+    code, out, err = call("dflash-train", "run", *arguments)
+    assert (code, out) == (2, "")
+    assert named in err
     assert list(tmp_path.iterdir()) == [], "a refused request leaves nothing behind"
 
 
-def test_two_run_directories_contradict(run_command: Run, tmp_path: Path) -> None:
-    create_run(tmp_path / "recorded", command=["x"])
-    result = run_command(
-        "dflash-train", "run", "--run-dir", "other", DFLASH_RUN_DIR=str(tmp_path / "recorded")
-    )
-    assert result.returncode == 2
-    assert "--run-dir other" in result.stderr
+def test_two_run_directories_contradict(call: Call, recorded: Path, tmp_path: Path) -> None:
+    code, _, err = call("dflash-train", "run", "--run-dir", "other")
+    assert code == 2
+    assert "--run-dir other" in err
     assert not (tmp_path / "other").exists()
 
 
-def test_an_existing_run_is_never_overwritten(run_command: Run, tmp_path: Path) -> None:
+def test_an_existing_run_is_never_overwritten(call: Call, tmp_path: Path) -> None:
     create_run(tmp_path / "old", command=["x"])
     before = (tmp_path / "old/run.json").read_bytes()
-    result = run_command("dflash-train", "run", "--run-dir", "old")
-    assert result.returncode == 2
-    assert "never overwritten" in result.stderr
+    code, _, err = call("dflash-train", "run", "--run-dir", "old")
+    assert code == 2
+    assert "never overwritten" in err
     assert (tmp_path / "old/run.json").read_bytes() == before
 
 
-def test_one_recording_has_one_trainer(run_command: Run, tmp_path: Path) -> None:
-    create_run(tmp_path / "recorded", command=["x"])
-    (tmp_path / "recorded/config.toml").write_text("")
-    result = run_command("dflash-train", "run", DFLASH_RUN_DIR=str(tmp_path / "recorded"))
-    assert result.returncode == 2
-    assert "already has a trainer" in result.stderr
+def test_one_recording_has_one_trainer(call: Call, recorded: Path) -> None:
+    (recorded / "config.toml").write_text("")
+    code, _, err = call("dflash-train", "run")
+    assert code == 2
+    assert "already has a trainer" in err
 
 
-def test_help_knobs_lists_every_knob(run_command: Run) -> None:
-    result = run_command("dflash-train", "run", "--help-knobs")
-    assert result.returncode == 0
-    assert [k.path for k in all_knobs if f"  {k.path} = " not in result.stdout] == []
+def test_help_knobs_lists_every_knob(call: Call) -> None:
+    code, out, _ = call("dflash-train", "run", "--help-knobs")
+    assert code == 0
+    assert [k.path for k in all_knobs if f"  {k.path} = " not in out] == []

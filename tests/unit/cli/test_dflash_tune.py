@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from autotune.trial import Cause, Failed, FailureKind, Measurement, Outcome
-from cli.dflash_tune import program
 from dflash.contract.config import TrainConfig, load_config
 
-Run = Callable[..., subprocess.CompletedProcess[str]]
+Call = Callable[..., tuple[int, str, str]]
 small = ("--trials", "3", "--repeats", "1", "--seconds", "1")
 
 
@@ -47,27 +45,17 @@ class InterruptedRunner:
 
 
 @pytest.fixture
-def tune(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> Callable[..., tuple[int, str, str]]:
-    """Run the command in this process with a runner that needs no trainer: exit code, stdout, stderr."""
-    monkeypatch.chdir(tmp_path)
+def tune(monkeypatch: pytest.MonkeyPatch, call: Call) -> Call:
+    """`dflash-tune` with a runner that needs no trainer."""
 
     def run(*arguments: str, runner: type = FakeRunner) -> tuple[int, str, str]:
         monkeypatch.setattr("autotune.runner.RecordedRunner", runner)
-        with pytest.raises(SystemExit) as ended:
-            program.run(arguments)
-        out, err = capfd.readouterr()
-        assert isinstance(ended.value.code, int)
-        return ended.value.code, out, err
+        return call("dflash-tune", *arguments)
 
     return run
 
 
-Tune = Callable[..., tuple[int, str, str]]
-
-
-def test_search_recommends_and_leaves_a_configuration_that_loads(tune: Tune, tmp_path: Path) -> None:
+def test_search_recommends_and_leaves_a_configuration_that_loads(tune: Call, tmp_path: Path) -> None:
     code, out, err = tune("search", *small)
     assert code == 0, err
     best = load_config(tmp_path / "dflash-study/best.toml")
@@ -79,7 +67,7 @@ def test_search_recommends_and_leaves_a_configuration_that_loads(tune: Tune, tmp
     assert "trial 0" not in out, "progress is talk"
 
 
-def test_json_is_alone_on_stdout(tune: Tune, tmp_path: Path) -> None:
+def test_json_is_alone_on_stdout(tune: Call, tmp_path: Path) -> None:
     code, out, _ = tune("search", *small, "--study-dir", "[/bold] ünï", "--json")
     assert code == 0
     document = json.loads(out)
@@ -89,7 +77,7 @@ def test_json_is_alone_on_stdout(tune: Tune, tmp_path: Path) -> None:
     assert document["study_dir"] == str(tmp_path / "[/bold] ünï")
 
 
-def test_the_same_line_goes_on_and_repeats_nothing(tune: Tune, tmp_path: Path) -> None:
+def test_the_same_line_goes_on_and_repeats_nothing(tune: Call, tmp_path: Path) -> None:
     tune("search", *small)
     before = sorted(p.name for p in (tmp_path / "dflash-study/trials").iterdir())
     code, _, err = tune("search", *small, runner=FailingRunner)
@@ -98,21 +86,21 @@ def test_the_same_line_goes_on_and_repeats_nothing(tune: Tune, tmp_path: Path) -
     assert sorted(p.name for p in (tmp_path / "dflash-study/trials").iterdir()) == before
 
 
-def test_show_tells_the_same_as_search(tune: Tune, tmp_path: Path) -> None:
+def test_show_tells_the_same_as_search(tune: Call, tmp_path: Path) -> None:
     _, searched, _ = tune("search", *small, "--json")
     code, shown, _ = tune("show", str(tmp_path / "dflash-study"), "--json")
     assert code == 0
     assert json.loads(shown) == json.loads(searched)
 
 
-def test_nothing_measurable_exits_1_with_the_reasons(tune: Tune) -> None:
+def test_nothing_measurable_exits_1_with_the_reasons(tune: Call) -> None:
     code, out, _ = tune("search", *small, runner=FailingRunner)
     assert code == 1
     assert "killed by SIGSEGV in list[str] [/red]" in out
     assert "best.toml" not in out
 
 
-def test_ctrl_c_exits_130_and_says_how_to_go_on(tune: Tune) -> None:
+def test_ctrl_c_exits_130_and_says_how_to_go_on(tune: Call) -> None:
     code, out, err = tune("search", *small, runner=InterruptedRunner)
     assert (code, out) == (130, "")
     assert "the same line goes on" in err
@@ -134,17 +122,24 @@ def test_ctrl_c_exits_130_and_says_how_to_go_on(tune: Tune) -> None:
     ],
 )
 def test_a_mistake_is_told_in_one_message(
-    run_command: Run, tmp_path: Path, arguments: list[str], named: str
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, arguments: list[str], named: str
 ) -> None:
-    result = run_command("dflash-tune", *arguments, CUDA_VISIBLE_DEVICES="")
-    assert result.returncode == 2, result.stderr
-    assert named in result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.stdout == ""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    code, out, err = call("dflash-tune", *arguments)
+    assert (code, out) == (2, "")
+    assert named in err
     assert list(tmp_path.iterdir()) == [], "a refused request leaves nothing behind"
 
 
-def test_a_study_of_other_conditions_is_not_mixed(tune: Tune) -> None:
+def test_another_data_file_is_another_study(tune: Call, tmp_path: Path) -> None:
+    (tmp_path / "chats.jsonl").write_text("{}")
+    assert tune("search", *small, "--data", "chats.jsonl")[0] == 0
+    code, _, err = tune("search", *small)
+    assert code == 2
+    assert "chats.jsonl" in err
+
+
+def test_a_study_of_other_conditions_is_not_mixed(tune: Call) -> None:
     tune("search", *small)
     code, _, err = tune("search", *small, "--set", "data.seed=1")
     assert code == 2
