@@ -64,7 +64,6 @@ class Prefetch(Stage):
         super().__init__(0, None, state, probe)
         self._batches, self._out = batches, out
         self.batches_made = 0
-        out.add_writer()
 
     def work(self) -> None:
         """Pack and put until the data ends."""

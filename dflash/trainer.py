@@ -85,6 +85,7 @@ class Trainer:
 
     def __post_init__(self) -> None:
         self.q_pre: Channel[Batch] = Channel("q_pre", self.config.pipeline.prefetch_depth)
+        self.q_pre.add_writer()
         choice = self.config.transport_choice
         self.transport: Transport = open_transport(choice, self.devices, self.config.devices, self.probe)
         self.turns = WindowTurns(self.first_step)
