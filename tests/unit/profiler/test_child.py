@@ -208,6 +208,21 @@ def test_command_dies_with_a_killed_launcher() -> None:
         assert eventually(lambda: not is_alive(child.pid))
 
 
+def test_whenever_it_is_closed_nothing_stays() -> None:
+    # From before the exec to after the end of a command that takes about as long as an interpreter's start.
+    pids: list[int] = []
+    for cycle in range(24):
+        child = Child(["sleep", "0.02"])
+        pids += [child.pid, child.launcher_pid]
+        if cycle % 4:
+            child.release()
+        if cycle % 3 == 0:
+            child.signal(signal.SIGTERM)
+        time.sleep(cycle % 10 * 0.004)
+        child.close()
+    assert eventually(lambda: not any(is_alive(pid) for pid in pids))
+
+
 def test_log_tail_gives_the_last_lines_that_say_something(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_bytes(b"x" * 20_000 + b"\nfirst\n\nsecond \xff\n\n")
