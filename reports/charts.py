@@ -46,7 +46,7 @@ def draw_rates(bars: Sequence[RateBar], name: str = "rates") -> Chart:
     ]
     layout = style.layout(
         xaxis=style.axis(range=[0, reach * 1.45], title=style.axis_title("tokens/s"), fixedrange=True),
-        yaxis=style.axis(autorange="reversed", fixedrange=True, tickfont={"color": style.ink, "size": 13}),
+        yaxis=_name_axis(),
         annotations=notes,
         barmode="overlay",
         bargap=0.4,
@@ -58,6 +58,12 @@ def draw_rates(bars: Sequence[RateBar], name: str = "rates") -> Chart:
         spec={"data": [_rate_trace(bar) for bar in known], "layout": layout},
         caption=f"Tokens per second. {said}.",
         height_px=70 + _row_px * max(1, len(known)),
+    )
+
+
+def _name_axis() -> dict[str, Any]:
+    return style.axis(
+        autorange="reversed", fixedrange=True, showgrid=False, tickfont={"color": style.ink, "size": 13}
     )
 
 
@@ -139,7 +145,7 @@ def draw_closing_sums(threads: Sequence[ThreadSum], kinds: dict[str, str], name:
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
         margin={"l": 12, "r": 16, "t": 12, "b": 40},
         xaxis=style.axis(range=[0, 100], ticksuffix=" %", fixedrange=True),
-        yaxis=style.axis(autorange="reversed", fixedrange=True, tickfont={"color": style.ink, "size": 13}),
+        yaxis=_name_axis(),
     )
     return Chart(
         name=name,

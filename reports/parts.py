@@ -44,8 +44,12 @@ def emulated_badge(emulated: bool | None) -> list[Badge]:
 
 def say(value: object) -> str:
     """A value of a manifest on one line: `torch 2.13.0, python 3.11.7`; unknown is n/a."""
-    if value is None or value in ([], {}, ()):
+    if value is None:
         return text.missing()
+    if isinstance(value, Mapping | list | tuple) and not value:
+        return "none"
+    if value == "":
+        return '""'
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, Mapping):

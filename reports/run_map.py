@@ -16,13 +16,14 @@ from reports.pipeline_map import Card, Line, NoteCard, PipelineMap, QueueCard, S
 
 roles: Final = {"work": "work", "gpu_wait": "work", "copy": "copy", "wait": "wait", "unaccounted": "rest"}
 _shown_waits: Final = 3
+_least_share: Final = 0.005  # a wait below it is no news
 _neighbours: Final = {  # (stage, span) -> whom the stage waits for
     ("prefetch", "put"): "targets",
     ("target", "get"): "prefetch",
     ("target", "put"): "drafters",
-    ("target", "window_turn"): "earlier window",
+    ("target", "window_turn"): "its turn",
     ("drafter", "get"): "targets",
-    ("drafter", "window_wait"): "optimizer step",
+    ("drafter", "window_wait"): "the step",
 }
 
 
@@ -71,6 +72,7 @@ def _stage_card(title: str, stage: str, device: str, parts: pd.DataFrame, *, lim
 
 def _wait_lines(stage: str, parts: pd.DataFrame) -> list[Line]:
     waits = parts[parts["kind"] == "wait"].groupby("name")[["share", "seconds"]].sum()
+    waits = waits[waits["share"] >= _least_share]
     waits = waits.sort_values("share", ascending=False).head(_shown_waits)
     return [
         (f"waits: {_neighbour(stage, str(name))}", _amount(share, seconds))

@@ -50,7 +50,7 @@ def _depth_panel(run: Run) -> Panel:
             name=str(channel),
             t_s=_seconds(run, mine["t_ns"]),
             values=mine["value"].to_numpy(dtype=float),
-            held=True,
+            holds="until_next",
         )
         for channel, mine in gauges.groupby("channel", observed=True, sort=True)
     )
@@ -60,7 +60,7 @@ def _depth_panel(run: Run) -> Panel:
 def _rate_panel(run: Run) -> Panel:
     windows, _ = read_windows(run.events)
     rates = (windows["tokens"] / windows["seconds"]).to_numpy(dtype=float)
-    series = Series(name="tokens/s", t_s=_seconds(run, windows["end_ns"]), values=rates, held=True)
+    series = Series(name="tokens/s", t_s=_seconds(run, windows["end_ns"]), values=rates, holds="since_last")
     return Panel(
         title="Throughput by window", unit="tokens/s", series=(series,), reason="no whole window was seen"
     )
@@ -72,7 +72,7 @@ def _note_panel(run: Run, key: str, title: str, unit: str) -> Panel:
     marks = events[(events["kind"] == "mark") & (events["name"] == "window")]
     values = np.array([_number_in(note, key) for note in marks["note"]], dtype=float)
     absent = not np.isfinite(values).any()
-    series = Series(name=key, t_s=_seconds(run, marks["t_ns"]), values=values, held=True)
+    series = Series(name=key, t_s=_seconds(run, marks["t_ns"]), values=values, holds="since_last")
     return Panel(
         title=title,
         unit=unit,

@@ -32,7 +32,7 @@ stage_words: Final = {"prefetch": "prefetch", "target": "targets", "drafter": "d
 _off_scale: Final = 2.0  # a bar this many times as long as the others is said, not drawn
 _facts: Final = (
     "status", "reason", "exit_code", "started_utc", "ended_utc", "versions", "kernels", "hardware", "devices",
-    "links", "git", "workload", "books",
+    "links", "git", "books",
 )  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def render_run(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> str:
 
 def _badges(run: Run) -> list[Badge]:
     status = str(run.manifest.get("status"))
-    badges = [Badge(status, "good" if status == "finished" else "bad")]
+    badges = [Badge(status, {"finished": "good", "failed": "bad"}.get(status, ""))]
     return badges + emulated_badge(run.emulated)
 
 
@@ -211,7 +211,7 @@ def _config_rows(run: Run) -> list[dict[str, Any]]:
         rows.append(
             {
                 "name": name,
-                "value": say(value) if value != "" else '""',
+                "value": say(value),
                 "changed": knob is None or value != default,
                 "help": knob.meta.help if knob else "",
             }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,8 @@ from tsdownsample import MinMaxDownsampler
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
+# until the next one (a queue's depth), since the last one (the mean of what just ended), or for its moment only
+Holds = Literal["until_next", "since_last", "no"]
 gap_factor: Final = 5.0  # a silence this many sampling intervals long is a gap
 
 
@@ -25,7 +27,7 @@ class Series:
     name: str
     t_s: Floats
     values: Floats
-    held: bool = False  # a value holds until the next one (a queue's depth), so silence is no gap
+    holds: Holds = "no"  # a value that holds needs no further readings, so silence is no gap
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +46,7 @@ def prepare(series: Series, points: int = 1500) -> Prepared:
     forward = _forward(t_s)
     t_s, values = t_s[forward], values[forward]
     finite = np.isfinite(values)
-    breaks = _breaks(t_s, finite, series.held)
+    breaks = _breaks(t_s, finite, series.holds)
     pieces = _join_short_gaps(_readable_pieces(finite, breaks), t_s, max(1, points // 8))
     kept_t: list[Floats] = []
     kept_values: list[Floats] = []
@@ -69,12 +71,12 @@ def _forward(t_s: Floats) -> npt.NDArray[np.bool_]:
     return np.isfinite(t_s) & (t_s >= np.maximum.accumulate(np.where(np.isfinite(t_s), t_s, -np.inf)))
 
 
-def _breaks(t_s: Floats, finite: npt.NDArray[np.bool_], held: bool) -> Indices:
+def _breaks(t_s: Floats, finite: npt.NDArray[np.bool_], holds: Holds) -> Indices:
     """Indices at which a new piece starts: after an unreadable value, and after a long silence."""
     if len(t_s) < 2:
         return np.empty(0, np.int64)
     new = finite[1:] != finite[:-1]
-    if not held:
+    if holds == "no":
         steps = np.diff(t_s)
         new = new | (steps > gap_factor * np.median(steps))
     return np.flatnonzero(new) + 1

@@ -17,6 +17,7 @@ from reports.page import Chart
 from reports.series import Series, prepare
 
 _panel_px: Final = 128
+_shapes: Final = {"until_next": "hv", "since_last": "vh", "no": "linear"}
 _points_in_all: Final = 40_000  # a day of many series must still open at once
 
 
@@ -116,7 +117,7 @@ def _draw_panel(strip: _Strip, panel: Panel, number: int, count: int, points: in
                 "yaxis": "y" + suffix,
                 "legend": "legend" + suffix,
                 "showlegend": len(panel.series) > 1,
-                "line": {**style.line(position), "shape": "hv" if one.held else "linear"},
+                "line": {**style.line(position), "shape": _shapes[one.holds]},
                 "connectgaps": False,
                 "hovertemplate": f"%{{y:.4~g}} {style.label(panel.unit)}",
             }

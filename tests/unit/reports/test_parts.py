@@ -9,7 +9,8 @@ from reports.parts import emulated_badge, say
     ("value", "said"),
     [
         (None, "n/a"),
-        ({}, "n/a"),
+        ({}, "none"),
+        ("", '""'),
         (0, "0"),
         (False, "no"),
         ("x", "x"),

@@ -101,3 +101,14 @@ def test_unknown_bytes_are_not_zero(tmp_path: Path) -> None:
     assert isinstance(transport, NoteCard)
     assert plain(transport.lines)["pinned"] == "n/a"
     assert plain(transport.lines)["at"] == "n/a"
+
+
+def test_a_wait_that_is_no_news_is_not_listed(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run", Play().config)
+    builder.span("target", 0, "get", 0, 0.001, channel="q_pre")
+    builder.span("target", 0, "forward", 0.001, 0.9, tokens=10, batch=0)
+    builder.span("target", 0, "put", 0.9, 1.0, channel="q_hs")
+    columns = map_run(Timeline.of(Run.open(builder.finish())), limits_target).columns
+    (target,) = columns[2]
+    assert isinstance(target, StageCard)
+    assert set(plain(target.lines)) == {"busy", "waits: drafters"}

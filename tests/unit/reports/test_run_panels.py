@@ -30,6 +30,7 @@ def test_windows_give_throughput_and_loss_and_a_loss_that_is_no_number_is_a_gap(
     (rates,) = panels["Throughput by window"].series
     assert list(rates.values) == [500.0] * 3
     assert list(rates.t_s) == [4.0, 6.0, 8.0]
+    assert rates.holds == "since_last"
     (losses,) = panels["Loss"].series
     np.testing.assert_array_equal(losses.values, [3.0, np.nan, np.nan, 2.0])
     assert panels["Accuracy"].series == ()
@@ -41,7 +42,7 @@ def test_depths_are_of_the_whole_run_and_hold_until_the_next(tmp_path: Path) -> 
     builder.gauge("target", 0, "depth", 1.0, 1.0, channel="q_hs.1")
     builder.gauge("target", 0, "depth", 90.0, 0.0, channel="q_hs.1")
     (series,) = panels_of(builder)["Queue depth"].series
-    assert (series.name, series.held) == ("q_hs.1", True)
+    assert (series.name, series.holds) == ("q_hs.1", "until_next")
     assert list(series.t_s) == [1.0, 90.0]
 
 

@@ -7,13 +7,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reports.series import Series, prepare
+from reports.series import Holds, Series, prepare
 
 
-def series(values: object, t_s: object = None, *, held: bool = False) -> Series:
+def series(values: object, t_s: object = None, *, holds: Holds = "no") -> Series:
     array = np.asarray(values, dtype=float)
     times = np.arange(len(array), dtype=float) if t_s is None else np.asarray(t_s, dtype=float)
-    return Series(name="x", t_s=times, values=array, held=held)
+    return Series(name="x", t_s=times, values=array, holds=holds)
 
 
 def pieces(values: np.ndarray) -> int:
@@ -56,7 +56,7 @@ def test_a_long_silence_of_a_sampler_is_a_gap_though_nothing_says_so() -> None:
 
 
 def test_a_value_that_holds_has_no_gaps_however_long_it_holds() -> None:
-    drawn = prepare(series([1, 2, 1, 3], [0, 1, 2, 500], held=True))
+    drawn = prepare(series([1, 2, 1, 3], [0, 1, 2, 500], holds="until_next"))
     assert pieces(drawn.values) == 1
 
 

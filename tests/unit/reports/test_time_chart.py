@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from reports.series import Series
+from reports.series import Holds, Series
 from reports.time_chart import Panel, Span, draw_over_time
 
 
-def line(name: str, values: list[float], *, held: bool = False) -> Series:
-    return Series(name=name, t_s=np.arange(len(values), dtype=float), values=np.array(values), held=held)
+def line(name: str, values: list[float], *, holds: Holds = "no") -> Series:
+    return Series(name=name, t_s=np.arange(len(values), dtype=float), values=np.array(values), holds=holds)
 
 
 queues = Panel(title="Queue depth", unit="batches", series=(line("q_pre", [1, 2]), line("q_hs", [0, 1])))
@@ -59,3 +59,9 @@ def test_many_long_series_stay_small() -> None:
     many = tuple(line(f"gpu {i}", list(rng.normal(size=20_000))) for i in range(64))
     chart = draw_over_time([Panel(title="GPU", unit="%", series=many)])
     assert sum(len(trace["x"]) for trace in chart.spec["data"]) <= 42_000
+
+
+def test_the_rate_of_a_window_is_drawn_over_that_window() -> None:
+    series = (line("depth", [1, 2], holds="until_next"), line("rate", [1, 2], holds="since_last"))
+    chart = draw_over_time([Panel(title="x", unit="y", series=series)])
+    assert [trace["line"]["shape"] for trace in chart.spec["data"]] == ["hv", "vh"]
