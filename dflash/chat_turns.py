@@ -88,17 +88,17 @@ class RenderedChat:
             raise RenderError(f"not fit for the chat template: it writes message {index + 1} {times}")
         start = len(_shared_prefix(before, text))
         if start < len(before):  # the header depends on the content
-            start = self._prompt_length(text, messages, index, limit=start)
+            start = self._prompt_length(text, messages, index) or start
         tail = len(_shared_prefix(after[::-1], text[start:][::-1]))
         return start, len(text) - tail
 
-    def _prompt_length(self, text: str, messages: Sequence[Message], index: int, *, limit: int) -> int:
-        """Where the target would begin to write, when `text` has it so; `limit` otherwise."""
+    def _prompt_length(self, text: str, messages: Sequence[Message], index: int) -> int:
+        """Where in `text` the target would begin to write, 0 when it has no such place."""
         try:
             prompt = self._apply(messages[:index], prompt=True)
         except RenderError:  # some templates refuse a conversation that is cut here
-            return limit
-        return len(prompt) if len(prompt) <= limit and text.startswith(prompt) else limit
+            return 0
+        return len(prompt) if text.startswith(prompt) else 0
 
 
 def _replacing(messages: Sequence[Message], index: int, message: Message) -> list[Message]:

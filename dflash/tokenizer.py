@@ -78,7 +78,7 @@ class ChatTokenizer:
             ids, starts, ends = self._encode(chat.text, verbatim, merged)
         mask = np.zeros(len(ids), np.bool_)
         for turn in turns:
-            mask |= (starts >= turn.start) & (ends <= turn.end) & (ends > starts)
+            mask |= (starts >= turn.start) & (ends <= turn.end)
         return Rendered(ids=ids, loss_mask=mask, changed_answers=sum(turn.changed for turn in turns))
 
     def decode(self, ids: Iterable[int]) -> str:

@@ -66,7 +66,8 @@ def test_a_template_that_trims_is_followed_and_not_called_a_change():
 def test_a_rewritten_answer_is_trained_as_written_and_called_a_change():
     drops = template(
         "{% for m in messages %}<{{ m.role }}>"
-        "{% if not loop.last %}{{ m.content.split('#')[-1] }}{% else %}{{ m.content }}{% endif %}</>{% endfor %}"
+        "{% if not loop.last %}{{ m.content.split('#')[-1] }}{% else %}{{ m.content }}{% endif %}"
+        "</>{% endfor %}"
     )
     chat = RenderedChat(drops, talk("q", "why#a", "r", "how#b"))
     assert trained(chat) == ["a</>", "how#b</>"]

@@ -9,12 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dflash.chat_turns import Message
 from dflash.contract.config import TargetConfig
 from dflash.contract.errors import ConfigError
 from dflash.tokenizer import (
     ChatTokenizer,
+    SpecialIds,
     embedded_specials,
     embedded_vocab_size,
     open_embedded_tokenizer,
@@ -113,16 +115,26 @@ def test_the_first_token_after_the_prompt_is_trained(embedded):
     )
 
 
-@pytest.mark.parametrize("answer", [" indented", "\n\nlate", "   \n x"])
-def test_an_answer_that_begins_with_blanks_begins_a_token(tmp_path, answer):
-    folder = copy_tiny(tmp_path / "t", None)
-    (folder / "chat_template.jinja").write_text(
-        "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
-    )
-    assert (
-        trained_text(open_copy(folder), [chat[0], {"role": "assistant", "content": answer}])
-        == answer + "<|end|>"
-    )
+@pytest.mark.parametrize("answer", ["\n\nlate", "  two", "\n"])
+def test_an_answer_that_begins_with_blanks_begins_a_token(answer):
+    """The header's line end and the answer's blanks would be one token, which no target writes."""
+    backend = Tokenizer(models.BPE())
+    backend.decoder = decoders.ByteLevel()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=262, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(["\n\n", "\n\n\n", "\n  "] * 9, trainer)
+    assert len(backend.encode("\n\n\n").ids) == len(backend.encode("\n  ").ids) == 1
+
+    def apply(messages, prompt):
+        return "".join(f"{m['role']}\n{m['content']}!\n" for m in messages)
+
+    tokenizer = ChatTokenizer("merging", backend, apply, SpecialIds(mask=None, pad=None, eos=None, unk=None))
+    messages = [chat[0], {"role": "assistant", "content": answer + "."}]
+    rendered = tokenizer.render(messages)
+    first = int(np.flatnonzero(rendered.loss_mask)[0])
+    assert tokenizer.decode(rendered.ids[:first]) == "user\nCount.!\nassistant\n"
+    assert tokenizer.decode(rendered.ids[rendered.loss_mask]) == answer + ".!"
 
 
 def test_generation_marks_in_the_template_make_no_difference(tmp_path, tiny):
