@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pandas as pd
 
@@ -88,11 +89,15 @@ class Loads:
         return max(1.0 - max(without) / max(now), 0.0)
 
     @property
-    def drafters_limit(self) -> bool:
-        """Whether the drafters hold the targets up rather than the other way round."""
+    def still_filling(self) -> bool:
+        """Whether targets deliver clearly more than drafters use, so that the queue between them grows."""
         made, used = self.target.tokens_per_s, self.drafter.tokens_per_s
-        still_filling = made is not None and used is not None and made > 1.1 * used
-        return still_filling or self.target.wait("put q_hs") > self.drafter.wait("get q_hs")
+        return made is not None and used is not None and made > 1.1 * used
+
+    @property
+    def drafters_limit(self) -> bool:
+        """Whether the drafters hold the targets up, or soon will, rather than the other way round."""
+        return self.still_filling or self.target.wait("put q_hs") > self.drafter.wait("get q_hs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +112,7 @@ class Capacities:
     reason: str | None = None  # why something of it is unknown
 
 
+@lru_cache(maxsize=1)  # every rule asks for the same; a timeline does not change
 def measure_loads(timeline: Timeline) -> Loads | None:
     """How every stage spent the timeline's range. None when targets or drafters left no spans in it."""
     target, drafter = _load(timeline, "target"), _load(timeline, "drafter")

@@ -152,7 +152,7 @@ class Diagnosis:
             return cls.from_json(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise RunError("the run was not diagnosed yet", where=str(path)) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise RunError(f"findings.json cannot be read: {error}", where=str(path)) from None
 
 

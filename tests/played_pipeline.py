@@ -159,6 +159,7 @@ class _Stage:
 
     def target(self, index: int) -> Process:
         me, queue = ("target", index), self.q_pre
+        homes = itertools.cycle(range(self.p.drafters))  # round robin, each target for itself
         while True:
             yield from self.wait(*me, "get", queue.has_news, channel="q_pre")
             if not queue.items:
@@ -172,7 +173,7 @@ class _Stage:
             size = self.p.item_bytes
             copy = {"src": f"logical:{index}", "dst": "cpu", "path": "pageable", "bytes": size}
             yield from self.spend(*me, "copy", self.p.target_copy_s, **facts, **copy)
-            home = self.sent % self.p.drafters
+            home = next(homes)
             self.sent += 1
             out = self.q_hs[0] if len(self.q_hs) == 1 else min(self.q_hs, key=lambda q: len(q.items))
             yield from self.wait(*me, "put", out.has_room, channel=out.name)

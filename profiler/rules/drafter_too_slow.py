@@ -39,7 +39,7 @@ def check(timeline: Timeline) -> list[Finding]:
         cost=cost(timeline, loads),
         checks=[
             Check(loads.drafters_limit, "the drafters do not hold the targets up"),
-            Check(nearly_full(timeline), "the queue to the drafters is not full most of the time"),
+            Check(nearly_full(timeline, loads), "the queue to the drafters is not full most of the time"),
         ],
         evidence=[
             share("drafters working", drafter.busy),

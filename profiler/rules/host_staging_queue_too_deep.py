@@ -29,7 +29,7 @@ def check(timeline: Timeline) -> list[Finding]:
             Check(loads.drafters_limit, "the drafters do not hold the targets up"),
             Check(drafter.host_copies > 0, "drafters copy nothing from host memory"),
             Check(is_deep(timeline), "few batches wait in host memory"),
-            Check(nearly_full(timeline), "the queue is not full most of the time"),
+            Check(nearly_full(timeline, loads), "the queue is not full most of the time"),
         ],
         evidence=[
             *copy_evidence(timeline, loads, "drafter"),

@@ -58,7 +58,7 @@ def check(timeline: Timeline) -> list[Finding]:
         checks=[
             Check(None if wrong is None else wrong >= away_share, "nearly all takes are at home"),
             Check(loads.drafters_limit, "the drafters do not hold the targets up"),
-            Check(nearly_full(timeline), "the queue is not full most of the time"),
+            Check(nearly_full(timeline, loads), "the queue is not full most of the time"),
         ],
         evidence=[
             share("takes from another device", wrong, "no take says where its batch lived"),

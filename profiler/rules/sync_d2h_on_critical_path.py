@@ -21,7 +21,7 @@ def check(timeline: Timeline) -> list[Finding]:
         return [unjudged(cause, timeline)]
     target, drafter = loads.target, loads.drafter
     predicted_s, unpredicted = declared_copy_s(timeline, "target", host_paths)
-    full = nearly_full(timeline)
+    full = nearly_full(timeline, loads)
     case = Case(
         cause=cause,
         summary="Targets stand still while their own thread copies hidden states to host memory",

@@ -11,8 +11,10 @@ from typing import Final
 
 import numpy as np
 
+from profiler.capacity import Loads
 from profiler.finding import Evidence, Finding, Remedy, Verdict
 from profiler.timeline import Timeline
+from profiler.waits import family_of
 
 named_cost_share: Final = 0.08  # of the throughput; what costs less is not named
 sure_cost_share: Final = 0.25  # from here on a cost alone leaves no doubt
@@ -116,8 +118,8 @@ def lacking(timeline: Timeline) -> str | None:
 
 def queue_share(timeline: Timeline, family: str, column: str) -> float | None:
     """The mean of a depth column over the queues of a family (`q_pre`, `q_hs`); None when not recorded."""
-    mine = timeline.depths[[name.partition(".")[0] == family for name in timeline.depths["channel"]]]
-    values = mine[column].to_numpy(dtype=float)
+    mine = [family_of(channel) == family for channel in timeline.depths["channel"]]
+    values = timeline.depths[column].to_numpy(dtype=float)[np.array(mine, dtype=bool)]
     return float(values.mean()) if len(values) and bool(np.isfinite(values).all()) else None
 
 
@@ -126,8 +128,10 @@ def is_mostly(value: float | None) -> bool | None:
     return None if value is None else value >= queue_state_share
 
 
-def nearly_full(timeline: Timeline) -> bool | None:
-    """Whether the hidden-state queues are nearly full most of the time, or have become so."""
+def nearly_full(timeline: Timeline, loads: Loads) -> bool | None:
+    """Whether the hidden-state queues are nearly full most of the time, have become so, or soon will."""
+    if loads.still_filling:
+        return True
     late, capacity = (queue_share(timeline, "q_hs", column) for column in ("late_mean", "capacity"))
     if late is not None and capacity is not None and late >= 0.75 * capacity:
         return True
