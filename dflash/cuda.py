@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -138,7 +139,7 @@ class CudaDevice:
         return CudaTiming(self._clock, torch.cuda.current_stream(self.torch_device))
 
     def active(self) -> AbstractContextManager[None]:
-        """This GPU is the calling thread's current one inside."""
+        """Inside, this GPU is the calling thread's current one."""
         return torch.cuda.device(self.index)
 
     def memory_figures(self) -> dict[str, float]:

@@ -90,12 +90,13 @@ def test_the_callers_and_the_workers_copies_do_not_overlap() -> None:
         time.sleep(0.0002)
         inside.release()
 
+    moments = []
     for _ in range(50):
-        link.submit(action, 1, ended=ignore)
+        moments.append(link.submit(action, 1, ended=ignore))
         link.copy(action, 1)
-    last = link.submit(action, 1, ended=ignore)
     link.close()
-    last.wait()
+    for moment in moments:
+        moment.wait()
 
 
 def test_a_moment_is_reached_after_the_copy_and_its_span() -> None:
@@ -163,8 +164,8 @@ def test_an_abort_ends_endless_copies_with_the_first_error() -> None:
             caught.append(error)
 
     caller = threading.Thread(target=copy, daemon=True)
+    assert started.wait(30)  # the worker has the link; the caller waits for it
     caller.start()
-    started.wait(30)
     first = ValueError("first")
     link.abort(first)
     link.abort(ValueError("second"))
