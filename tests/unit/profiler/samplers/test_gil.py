@@ -16,7 +16,7 @@ from profiler.samplers import gil
 from profiler.samplers.base import Reading
 from profiler.samplers.gil import GilSampler, parse_stacks
 
-totals = "echo 'py-spy> Wrote raw flamegraph data. Samples: 40 Errors: 0'"
+totals = "echo 'py-spy> Wrote raw flamegraph data. Samples: 25 Errors: 0'"
 
 
 def stub(folder: Path, body: str) -> Path:
@@ -56,10 +56,10 @@ def test_shares_are_samples_of_a_holder_among_all(tmp_path: Path) -> None:
     _, rows = outcome_of(stub(tmp_path, f"printf '{stacks}' > $out; {totals}"))
     first = {(r.key, r.metric): r.value for r in rows[:4]}
     assert first == {
-        ("*", "gil_samples"): 40,
-        ("*", "gil_held_share"): 0.5,
-        ("target:0", "gil_hold_share"): 0.3,
-        ("x y", "gil_hold_share"): 0.2,
+        ("*", "gil_samples"): 25,
+        ("*", "gil_held_share"): 0.8,
+        ("target:0", "gil_hold_share"): 0.48,
+        ("x y", "gil_hold_share"): 0.32,
     }
 
 
@@ -68,7 +68,7 @@ def test_holder_of_before_reads_zero_when_others_hold(tmp_path: Path) -> None:
     body = f"if [ -e {tmp_path}/on ]; then echo '{second}' > $out; else echo '{first}' > $out; fi"
     sampler = GilSampler(lambda: 1, stub(tmp_path, f"{body}; touch {tmp_path}/on; {totals}"), length_s=1)
     rows = readings_until(sampler, lambda rows: any(r.key == "b" for r in rows))
-    assert [r.value for r in rows if r.key == "a"][:2] == [0.25, 0.0]
+    assert [r.value for r in rows if r.key == "a"][:2] == [0.4, 0.0]
 
 
 def test_without_any_holder_ever_the_share_is_unknown_not_zero(tmp_path: Path) -> None:
