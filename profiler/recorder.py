@@ -122,7 +122,7 @@ class _Session:
             said_reason=manifest["reason"],
             took_over=manifest["config"] is not None,
             oom_kills=(memory.oom_kills() or 0) - kills_before,
-            last_lines=[] if self.options.log is None else map_printable(log_tail(self.options.log)),
+            last_lines=[] if self.options.log is None else _printable_lines(log_tail(self.options.log)),
         )
         self._finish(verdict, end, samplers={"gpu": switched_off, "gil": switched_off, **reports})
         return Recording(
@@ -234,7 +234,7 @@ def _open_log(path: Path) -> IO[bytes]:
         raise RunError(f"the log cannot be written: {error}", where=str(path)) from None
 
 
-def map_printable(lines: Sequence[str]) -> list[str]:
+def _printable_lines(lines: Sequence[str]) -> list[str]:
     """Lines from a child, safe for a terminal and for JSON."""
     return [printable(line)[:300] for line in lines]
 
