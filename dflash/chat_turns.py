@@ -95,10 +95,11 @@ class RenderedChat:
     def _prompt_length(self, text: str, messages: Sequence[Message], index: int) -> int:
         """Where in `text` the target would begin to write, 0 when it has no such place."""
         try:
+            history = self._apply(messages[:index])
             prompt = self._apply(messages[:index], prompt=True)
         except RenderError:  # some templates refuse a conversation that is cut here
             return 0
-        return len(prompt) if text.startswith(prompt) else 0
+        return len(prompt) if prompt != history and text.startswith(prompt) else 0
 
 
 def _replacing(messages: Sequence[Message], index: int, message: Message) -> list[Message]:

@@ -94,6 +94,17 @@ def test_thinking_of_the_answer_is_trained_from_where_the_target_begins():
     assert trained(RenderedChat(thinks, talk("q", "<think> b </think>a"))) == ["<think>\nb\n</think>\n\na</>"]
 
 
+@pytest.mark.parametrize(
+    "prompt", ["", "{% if add_generation_prompt %}<bot>{% endif %}"], ids=["none", "another"]
+)
+def test_without_a_prompt_that_fits_a_header_ends_where_it_depends_on_the_content(prompt: str):
+    counts = template(
+        "{% for m in messages %}<{{ m.role }} {{ m.content | length }}>{{ m.content }}</>{% endfor %}"
+        + prompt
+    )
+    assert trained(RenderedChat(counts, talk("q", "answer"))) == ["6>answer</>"]
+
+
 calls = template(
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}"
     "{% for c in m.tool_calls or [] %}{% if m.content or not loop.first %}\n{% endif %}!{{ c }}{% endfor %}"
