@@ -31,6 +31,7 @@ def main() -> int:
     if fate == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
     if fate == "hang":
+        (run.path / "hanging").touch()
         time.sleep(600)
     time.sleep(float(os.environ.get("FAKE_TRAINER_SECONDS", "0")))
     write_windows(run, config, 5 if fate == "short" else 30)

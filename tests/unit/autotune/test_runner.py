@@ -1,7 +1,9 @@
 import signal
 import sys
 import threading
+import time
 
+import psutil
 import pytest
 
 from autotune.runner import RecordedRunner
@@ -66,9 +68,14 @@ def test_a_trial_that_hangs_is_ended(run, monkeypatch):
     assert outcome.kind is FailureKind.timeout
 
 
-def test_ctrl_c_ends_the_run_before_it_is_passed_on(run):
-    timer = threading.Timer(2.0, signal.raise_signal, [signal.SIGINT])
-    timer.start()
+def test_ctrl_c_ends_the_run_before_it_is_passed_on(run, tmp_path):
+    def interrupt_once_it_runs():
+        while not list(tmp_path.glob("*/run/hanging")):
+            time.sleep(0.02)
+        signal.raise_signal(signal.SIGINT)
+
+    threading.Thread(target=interrupt_once_it_runs, daemon=True).start()
     with pytest.raises(KeyboardInterrupt, match="SIGINT"):
         run("hang")
-    timer.cancel()
+    (run_path,) = tmp_path.glob("*/run")
+    assert not psutil.pid_exists(RunDir(run_path).manifest()["pids"]["trainer"])
