@@ -15,7 +15,7 @@ from tsdownsample import MinMaxDownsampler
 
 Floats = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
-# until the next one (a queue's depth), since the last one (the mean of what just ended), or for its moment only
+# Until the next one (a queue's depth), since the last one (the mean of what just ended), or its moment only.
 Holds = Literal["until_next", "since_last", "no"]
 gap_factor: Final = 5.0  # a silence this many sampling intervals long is a gap
 

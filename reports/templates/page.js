@@ -4,10 +4,7 @@
   const root = document.documentElement;
   const narrow_px = 560;
   const touched = matchMedia("(pointer: coarse)").matches;
-  const config = {
-    displayModeBar: false,
-    responsive: true,
-  };
+  const config = { displayModeBar: false };
 
   // A copy of the specification with every string that is a CSS variable replaced by its value.
   const coloured = (value, style) => {
@@ -38,6 +35,7 @@
     for (const place of document.querySelectorAll(".chart")) {
       const spec = JSON.parse(document.getElementById(`${place.id}-spec`).textContent);
       const { data, layout } = coloured(spec, style);
+      layout.width = place.clientWidth;
       layout.height = place.clientHeight;
       if (place.clientWidth < narrow_px) narrow(layout);
       if (touched) layout.dragmode = false; // a finger on a chart scrolls the page
@@ -64,8 +62,25 @@
   for (const button of document.querySelectorAll(".copyable button")) {
     button.addEventListener("click", () => copy(button));
   }
+  let pending = 0;
+  addEventListener("resize", () => {
+    cancelAnimationFrame(pending);
+    pending = requestAnimationFrame(draw);
+  });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-  addEventListener("beforeprint", () => { root.classList.add("paper"); draw(); });
-  addEventListener("afterprint", () => { root.classList.remove("paper"); draw(); });
+
+  // Paper is white, as wide as A4, and cannot be opened up.
+  let opened = [];
+  addEventListener("beforeprint", () => {
+    root.classList.add("paper");
+    opened = [...document.querySelectorAll(".findings details:not([open])")];
+    for (const details of opened) details.open = true;
+    draw();
+  });
+  addEventListener("afterprint", () => {
+    root.classList.remove("paper");
+    for (const details of opened) details.open = false;
+    draw();
+  });
   draw();
 })();
