@@ -177,7 +177,7 @@ class _Intake:
         if self.refused:
             yield f"{len(self.refused)} of {self.rows_read} rows are not trained: {self._common_reasons()}"
         for note, count in self.notes.items():
-            if True:
+            if count:
                 yield f"{count} × {note}"
         repeated = sum(count > 1 for count in self.ids.values())
         if repeated:

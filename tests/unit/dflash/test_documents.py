@@ -21,7 +21,8 @@ def tokenizer() -> ChatTokenizer:
 
 
 def configure(path: Path | str = "", **knobs: object) -> TrainConfig:
-    return load_config(None).replacing({"data.path": str(path), **knobs})
+    sizes = {"data.max_length": 256, "pipeline.token_budget": 1024, "drafter.block_size": 8}
+    return load_config(None).replacing({**sizes, "data.path": str(path), **knobs})
 
 
 def load(tokenizer: ChatTokenizer, path: Path | str = "", **knobs: object) -> Documents:

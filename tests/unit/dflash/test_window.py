@@ -64,6 +64,7 @@ def make_documents(count: int = 60, longest: int = 100) -> Documents:
 
 def configure(**knobs: object) -> TrainConfig:
     small = {
+        "drafter.block_size": 8,
         "data.max_length": 100,
         "pipeline.token_budget": 200,
         "window.tokens": 600,
