@@ -60,7 +60,6 @@ def _finding(finding: Finding) -> str:
     start, end = finding.range_s
     head = f"{verdict_words[finding.verdict]}: {finding.cause} (sure {finding.confidence:.2f})"
     rows = [
-        ("", finding.summary),
         ("from", f"{text.duration(start)} to {text.duration(end)}"),
         *((evidence.name, evidence.text) for evidence in finding.evidence),
         ("measured cost", text.share(finding.measured_cost_share, finding.measured_cost_reason)),
@@ -68,10 +67,10 @@ def _finding(finding: Finding) -> str:
         ("predicted gain", text.share(finding.predicted_gain, finding.predicted_gain_reason)),
     ]
     if finding.remedy is not None and finding.verdict != "rejected":
-        settings = "".join(f" --set {path}={value}" for path, value in finding.remedy.knobs.items())
-        rows.append(("remedy", finding.remedy.text + (f":{settings}" if settings else "")))
+        settings = " ".join(f"--set {path}={value}" for path, value in finding.remedy.knobs.items())
+        rows += [("remedy", finding.remedy.text), *([("as options", settings)] if settings else [])]
         rows += [("pays when", finding.condition)] if finding.condition else []
-    lines = facts([row for row in rows if row[0]]).splitlines()
+    lines = facts(rows).splitlines()
     return "\n".join([head, f"  {finding.summary}", *(f"    {line}" for line in lines)])
 
 

@@ -39,14 +39,13 @@ class SearchTalk:
             self._say(event.message)
         elif event.kind == "started":
             self._trial_began_s = self._clock()
-            self._say(f"{_name(event.trial)}: {self._changes(event.trial)} ({event.message})")
+            changes = describe_changes(self._plan.space.baseline, event.trial)
+            why = f"{changes} ({event.message})" if changes else event.message
+            self._say(f"{_name(event.trial)}: {why}")
         else:
             self._ended += 1
             self._repeats_ended += event.trial.repeat_of is not None
             self._say(plain(f"{_name(event.trial)}: {_outcome(event.trial)}; {self._times(event.left or 0)}"))
-
-    def _changes(self, trial: Trial) -> str:
-        return describe_changes(self._plan.space.baseline, trial) or "the starting configuration"
 
     def _times(self, left: int) -> str:
         now = self._clock()
