@@ -17,6 +17,7 @@ from typing import Any
 from autotune import agenda
 from autotune.agenda import Effort, describe_stop, explored, find_contenders, find_start, runs_of
 from autotune.comparison import Interval, Noise, Rate, compare, measure_noise, pool
+from autotune.explanation import explain
 from autotune.identity import Identity, read_identity
 from autotune.space import SearchSpace
 from autotune.storage import read_trials
@@ -137,7 +138,7 @@ def conclude(
         gain=gain,
         verdict=verdict,
         equals=equals,
-        why=tuple(_explain(verdict, fastest, start, gain, equals)),
+        why=tuple(explain(verdict, fastest, start, gain, equals)),
         failures=count_failures(trials),
         stop=describe_stop(space, trials, effort),
     )
@@ -228,60 +229,6 @@ def _find_equals(fastest: Trial | None, rates: Mapping[int, list[Rate]], noise: 
         for number, theirs in rates.items()
         if number != fastest.number and not compare(rates[fastest.number], theirs, noise).excludes(1.0)
     )
-
-
-def _explain(
-    verdict: str, fastest: Trial | None, start: Trial | None, gain: Interval | None, equals: Sequence[int]
-) -> list[str]:
-    if fastest is None:
-        return ["No trial both ran and trained soundly, so nothing is recommended."]
-    if gain is None or start is None or start.measurement is None or fastest.measurement is None:
-        reason = (start.unhealthy or start.reason) if start else "it was not tried"
-        return [f"The starting configuration gave no comparable figure ({reason})."]
-    if verdict == "equal":
-        return [_explain_equal(fastest, start, gain)]
-    changed = [
-        f"{path} {start.values[path]} → {value}"
-        for path, value in fastest.values.items()
-        if value != start.values[path]
-    ]
-    return [
-        f"Changed: {', '.join(changed)}.",
-        *_explain_causes(start, fastest),
-        *_explain_waits(start, fastest),
-        *([f"Within the noise as fast: trials {', '.join(map(str, equals))}."] if equals else []),
-    ]
-
-
-def _explain_equal(fastest: Trial, start: Trial, gain: Interval) -> str:
-    if fastest.number == start.number:
-        return "Nothing tried was faster than the starting configuration."
-    share = f"{gain.mid - 1:+.1%} ({gain.low - 1:+.1%} to {gain.high - 1:+.1%})"
-    return (
-        f"Equal within the noise or the tolerance: the fastest, trial {fastest.number}, differs from the"
-        f" starting configuration by {share}."
-    )
-
-
-def _explain_causes(start: Trial, fastest: Trial) -> list[str]:
-    before = {cause.name: cause for cause in start.measurement.causes} if start.measurement else {}
-    after = {cause.name for cause in fastest.measurement.causes} if fastest.measurement else set()
-    removed = [f"No longer found: {name} ({before[name].summary})." for name in before if name not in after]
-    left = fastest.cause
-    return removed + ([f"What limits it now: {left.name} ({left.summary})."] if left else [])
-
-
-def _explain_waits(start: Trial, fastest: Trial) -> list[str]:
-    """The largest waits of the start, and what became of them."""
-    if not start.measurement or not fastest.measurement:
-        return []
-    after = dict(fastest.measurement.waits)
-    moved = [
-        f"{name} {share:.0%} → {after[name]:.0%}"
-        for name, share in start.measurement.waits
-        if name in after and share - after[name] >= 0.05
-    ]
-    return [f"Share of time: {', '.join(moved[:3])}."] if moved else []
 
 
 def _interval_json(interval: Interval | None) -> dict[str, float] | None:

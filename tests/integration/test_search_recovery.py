@@ -67,6 +67,7 @@ def wait_for(process, word, count=1):
     pytest.fail(f"the search ended first: {process.stderr.read()}")
 
 
+@pytest.mark.slow
 def test_search_killed_at_random_moments_loses_and_repeats_nothing(tmp_path, start):
     generator = random.Random(7)
     kills, studies = 0, ["study-0"]

@@ -1,3 +1,5 @@
+"""The order of runs that a search makes, driven through by hand-made outcomes."""
+
 import pytest
 
 from autotune.agenda import Effort, describe_stop, find_contenders, plan_next, stretches

@@ -1,3 +1,5 @@
+"""Pooling and comparing throughputs, against tables and simulation."""
+
 import math
 import random
 

@@ -1,3 +1,5 @@
+"""What keeps a fast trial from winning."""
+
 import pytest
 
 from autotune.health import find_illness

@@ -1,3 +1,5 @@
+"""When a study may be gone on with, and what is said when it may not."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""Ending what a dead search left running, and nothing else."""
+
 import os
 import subprocess
 import time

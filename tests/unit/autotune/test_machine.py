@@ -1,3 +1,5 @@
+"""Which GPUs a search may use."""
+
 import pytest
 
 from autotune.machine import Gpu, read_machine, visible_gpus

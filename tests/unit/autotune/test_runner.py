@@ -1,3 +1,5 @@
+"""Trials through the real recorder, with a stand-in for the trainer."""
+
 import signal
 import sys
 import threading

@@ -1,3 +1,5 @@
+"""Whole searches over a made-up machine: what wins, what fails, and how they go on."""
+
 import json
 import math
 

@@ -1,3 +1,5 @@
+"""Which configuration is proposed next."""
+
 from autotune.searcher import exceeds_memory, propose
 from autotune.trial import Cause, FailureKind
 

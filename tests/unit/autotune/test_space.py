@@ -1,3 +1,5 @@
+"""What may be varied, and which combinations cannot run."""
+
 import pytest
 
 from autotune.space import Dimension, default_space

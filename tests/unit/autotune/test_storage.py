@@ -1,3 +1,5 @@
+"""Trials on disk: nothing is lost, whatever is cut off or damaged."""
+
 import json
 import subprocess
 import sys

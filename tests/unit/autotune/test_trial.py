@@ -1,3 +1,5 @@
+"""A trial's JSON and score."""
+
 import json
 
 from autotune.trial import Cause, FailureKind, Trial, TrialState
