@@ -51,9 +51,7 @@ def test_the_tree_keeps_every_contract(repository: Path) -> None:
         ("cli/planted.py", "from dflash import brand_new", "Of dflash"),
     ],
 )
-def test_a_planted_import_breaks_its_contract(
-    copied_tree: Path, module: str, line: str, broken: str
-) -> None:
+def test_a_planted_import_breaks_its_contract(copied_tree: Path, module: str, line: str, broken: str) -> None:
     # brand_new stands for the module somebody adds tomorrow: no list names it.
     (copied_tree / "dflash/brand_new.py").write_text('"""New."""\n')
     (copied_tree / module).write_text(f'"""Planted."""\n{line}\n')

@@ -10,7 +10,6 @@ import tomllib
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 
 root = Path(__file__).parents[2]
@@ -44,26 +43,23 @@ def test_there_are_sources() -> None:
     assert len(tests) > 5
 
 
-@pytest.mark.parametrize("path", [*sources, *tests], ids=name_of)
-def test_file_is_short_enough(path: Path) -> None:
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= file_line_ceiling
+def test_files_are_short_enough() -> None:
+    lines = {name_of(path): len(path.read_text(encoding="utf-8").splitlines()) for path in [*sources, *tests]}
+    assert {name: count for name, count in lines.items() if count > file_line_ceiling} == {}
 
 
-@pytest.mark.parametrize("path", sources, ids=name_of)
-def test_functions_are_short_enough(path: Path) -> None:
-    long = [
-        f"{node.name}: {node.end_lineno - node.lineno + 1} lines"
+def test_functions_are_short_enough() -> None:
+    lines = {
+        f"{name_of(path)}:{node.lineno} {node.name}": (node.end_lineno or node.lineno) - node.lineno + 1
+        for path in sources
         for node in ast.walk(parse(path))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.end_lineno is not None
-        and node.end_lineno - node.lineno + 1 > function_line_ceiling
-    ]
-    assert not long
+    }
+    assert {name: count for name, count in lines.items() if count > function_line_ceiling} == {}
 
 
-@pytest.mark.parametrize("path", [*sources, *tests], ids=name_of)
-def test_module_says_what_it_is(path: Path) -> None:
-    assert ast.get_docstring(parse(path)), "a module starts with a docstring"
+def test_every_module_says_what_it_is() -> None:
+    assert [name_of(path) for path in sources if not ast.get_docstring(parse(path))] == []
 
 
 def test_no_module_has_a_vague_name() -> None:
