@@ -79,14 +79,20 @@ class Loads:
         """
         paces = [
             (load.seconds_per_token(load.occupied), load.seconds_per_token(max(load.occupied - removed, 0.0)))
-            for load, removed in ((self.target, target), (self.drafter, drafter), (self.prefetch, 0.0))
-            if load is not None
+            for load, removed in ((self.target, target), (self.drafter, drafter))
         ]
+        paces += [(pace, pace) for pace in self.prefetch_pace]
         now = [pace for pace, _ in paces if pace is not None]
         without = [pace for _, pace in paces if pace is not None]
         if len(now) < len(paces) or max(now) <= 0:
             return None
         return max(1.0 - max(without) / max(now), 0.0)
+
+    @property
+    def prefetch_pace(self) -> tuple[float, ...]:
+        """Seconds a token of prefetch; empty when it packed nothing in the range, so that it was no limit."""
+        pace = None if self.prefetch is None else self.prefetch.seconds_per_token(self.prefetch.occupied)
+        return () if pace is None else (pace,)
 
     @property
     def still_filling(self) -> bool:

@@ -104,8 +104,8 @@ class Timeline:
 def _range(events: pd.DataFrame, spans: pd.DataFrame, steady: SteadyRange) -> tuple[int, int]:
     if steady.windows_seen:
         lo_ns, hi_ns = steady.start_ns, steady.end_ns
-    elif len(spans):
-        lo_ns, hi_ns = int(spans["start_ns"].min()), int(spans["end_ns"].max())
+    elif len(spans[spans["name"] != "ended"]):
+        lo_ns, hi_ns = int(spans["start_ns"].min()), int(spans.loc[spans["name"] != "ended", "end_ns"].max())
     else:
         return 0, 0
     stops = events[(events["kind"] == "mark") & (events["name"] == "stop")]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from profiler.run import missing_name
 
 stages = ("prefetch", "target", "drafter")  # stages with a thread of their own
-waits = ("get", "put", "window_turn", "window_wait", "copy_wait")
+waits = ("get", "put", "window_turn", "window_wait", "copy_wait", "ended")
 closing_columns = [
     "stage",
     "index",
@@ -34,6 +34,7 @@ closing_columns = [
 ]
 _what = ["kind", "name", "channel", "path"]
 Nanoseconds = NDArray[np.int64]
+_for_ever_ns = 2**62
 
 
 def kind_of(name: str) -> str:
@@ -81,10 +82,17 @@ def thread_spans(events: pd.DataFrame) -> pd.DataFrame:
     threads = own.loc[own["clock"] == "host", ["stage", "index", "device", "tid"]].drop_duplicates()
     guests = spans[~spans["stage"].isin(stages)].drop(columns=["stage", "index", "device"])
     sole = threads[~threads["tid"].duplicated(keep=False)]
-    spans = pd.concat([own, guests.merge(sole, on="tid")], ignore_index=True)
+    spans = pd.concat([own, guests.merge(sole, on="tid"), _ends(events, own)], ignore_index=True)
     spans["kind"] = [kind_of(name) for name in spans["name"]]
     spans["channel"] = [family_of(channel) for channel in spans["channel"]]
     return spans.assign(start_ns=spans["t_ns"], end_ns=spans["t_ns"] + spans["dur_ns"])
+
+
+def _ends(events: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
+    """An endless span `ended` for every stage thread that stopped: it neither works nor holds anybody up."""
+    stops = events[(events["kind"] == "mark") & (events["name"] == "stop") & events["stage"].isin(stages)]
+    stops = stops[own.columns].astype(own.dtypes.to_dict())
+    return stops.assign(name="ended", dur_ns=_for_ever_ns - stops["t_ns"])
 
 
 def close_threads(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> tuple[pd.DataFrame, float]:

@@ -156,6 +156,7 @@ class _Stage:
             self.q_pre.items.append(facts)
             self.changed(self.q_pre, "prefetch", 0)
         self.q_pre.writers = 0
+        self.builder.mark("prefetch", 0, "stop", self.now)
 
     def target(self, index: int) -> Process:
         me, queue = ("target", index), self.q_pre

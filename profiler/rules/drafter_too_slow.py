@@ -16,12 +16,10 @@ cause: Final = "drafter-too-slow"
 def cost(_timeline: Timeline, loads: Loads) -> float | None:
     """How much faster the targets are than the drafters' work alone: copies are another cause."""
     work = loads.drafter.seconds_per_token(loads.drafter.busy)
-    others = [
-        load.seconds_per_token(load.occupied) for load in (loads.target, loads.prefetch) if load is not None
-    ]
-    if work is None or not work or any(pace is None for pace in others):
+    forward = loads.target.seconds_per_token(loads.target.occupied)
+    if not work or forward is None:
         return None
-    return max(1.0 - max(pace for pace in others if pace is not None) / work, 0.0)
+    return max(1.0 - max((forward, *loads.prefetch_pace)) / work, 0.0)
 
 
 def check(timeline: Timeline) -> list[Finding]:

@@ -169,7 +169,7 @@ def _evidence(name: str, value: float | None, unit: str, text: str, reason: str 
 
 def percent(value: float) -> str:
     """0.553 as "55 %"; small ones keep a digit."""
-    return f"{100 * value:.1f} %" if 0 < abs(value) < 0.095 else f"{100 * value:.0f} %"
+    return f"{100 * value:.1f} %" if 0.0005 <= abs(value) < 0.095 else f"{100 * value:.0f} %"
 
 
 def amount(value: float, unit: str) -> str:

@@ -293,3 +293,8 @@ def test_ranking_puts_verdict_before_cost(diagnosed: Diagnosed) -> None:
     assert rank(findings[::-1])[0].cause == "prefetch-starvation"
     order = [f.verdict for f in rank(findings[::-1])]
     assert order == sorted(order, key=["supported", "not_enough_evidence", "rejected"].index)
+
+
+def test_a_prefetch_that_packed_everything_early_is_no_limit(diagnosed: Diagnosed) -> None:
+    diagnosis = diagnosed(**host, target_copy_s=0.3, prefetch_depth=500, windows=30)
+    assert supported(diagnosis) == ["sync-d2h-on-critical-path"], diagnosis.headline

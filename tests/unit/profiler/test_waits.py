@@ -128,3 +128,14 @@ def test_a_blocking_copy_that_waits_for_the_forward_is_forward_time() -> None:
 def test_without_gpu_times_the_device_is_the_thread() -> None:
     host = frame_of([(0, 5, "forward"), (7, 2, "gather")])
     assert sums(close_devices(host, 0, 10)) == sums(close_threads(host, 0, 10)[0])
+
+
+def test_a_thread_that_ended_waits_for_nobody_and_works_on_nothing(tmp_path: Path) -> None:
+    def emit(builder: RunBuilder) -> None:
+        builder.span("prefetch", 0, "pack", 0.0, 2.0)
+        builder.mark("prefetch", 0, "stop", 3.0)
+
+    closed, overlap_s = close_threads(spans_of(tmp_path / "run", emit), nanoseconds(0), nanoseconds(10))
+    assert sums(closed) == {"pack": 2_000_000_000, "ended": 7_000_000_000, "unaccounted": 1_000_000_000}
+    assert set(closed.loc[closed["name"] == "ended", "kind"]) == {"wait"}
+    assert overlap_s == 0
