@@ -74,9 +74,8 @@ def search(plan: SearchPlan, runner: Runner, progress: Progress) -> StudyResult:
 
 def trial_config(space: SearchSpace, task: Task) -> TrainConfig:
     """The configuration that a trial runs: the task's values, for the task's time, from the first step."""
-    return space.config(
+    return space.config(task.values).replacing(
         {
-            **task.values,
             "run.max_seconds": task.seconds,
             "run.max_steps": 0,
             "run.resume": "",
