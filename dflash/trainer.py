@@ -110,6 +110,7 @@ class Trainer:
             if self.state.first_error is not None:
                 break
         self._join(stages)
+        self.transport.finish()
         if self.state.first_error is not None:
             raise self.state.first_error
         if self.config.run.checkpoint_every >= 0:

@@ -85,6 +85,10 @@ class Transport:
         self._queues.abort(error)
         self._carrier.abort(error)
 
+    def finish(self) -> None:
+        """The stages have ended, however: end the copies under way and join what copies them."""
+        self._carrier.close()
+
     def depths(self) -> list[tuple[str, int, int]]:
         """(name, depth, capacity) of every queue now."""
         return [(c.name, c.depth(), c.capacity) for c in self._queues.channels]
