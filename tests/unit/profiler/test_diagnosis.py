@@ -277,6 +277,16 @@ def test_unread_depths_lower_confidence_and_stay_unknown(tmp_path: Path) -> None
     assert item.reason
 
 
+def test_who_holds_up_whom_is_seen_without_depths(tmp_path: Path) -> None:
+    settings: Settings = {"targets": 1, "target_copy_s": 0.5, "drafter_copy_s": 0.5, "backward_s": 1.4}
+    path = play(tmp_path / "run", **host, **settings)
+    run = Run.open(path)
+    events = run.events[run.events["name"] != "depth"]
+    blind = diagnose(Timeline.of(Run(path, run.manifest, run.config_values, run.config, events, run.samples)))
+    assert "h2d-on-drafter-critical-path" in supported(blind)
+    assert found(blind, "sync-d2h-on-critical-path").verdict == "rejected"
+
+
 def test_closing_sums_tell_every_thread_in_whole(diagnosed: Diagnosed) -> None:
     diagnosis = diagnosed(**host, target_copy_s=0.3)
     assert [(s.stage, s.index) for s in diagnosis.closing_sums] == [
