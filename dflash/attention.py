@@ -22,7 +22,7 @@ full, sliding = "full_attention", "sliding_attention"
 
 # Blocks of one document that share a call: its mask and scores stay small, and early blocks do not pay for
 # context they cannot see.
-blocks_per_call = 32
+blocks_per_call = 64
 
 
 class LayerKinds(Protocol):

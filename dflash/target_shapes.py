@@ -27,7 +27,7 @@ random_shapes: dict[str, dict[str, Any]] = {
         "head_dim": 32,
         "intermediate_size": 480,
         "vocab_size": embedded_vocab_size,
-        "initializer_range": 0.08,  # about hidden**-0.5: states and logits of useful size, so that drafters learn
+        "initializer_range": 0.08,  # near hidden**-0.5: logits large enough for drafters to learn
         "tie_word_embeddings": False,
         "max_position_embeddings": 4096,
     },

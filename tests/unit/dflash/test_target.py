@@ -145,25 +145,43 @@ def test_plain_target_may_be_packed(target):
     assert not layout_is_packed(config.replacing({"target.layout": "padded"}), target)
 
 
-class LeakyBody(nn.Module):
-    """A running sum over the row: like a recurrent state, it ignores masks and positions."""
+class RowBody(nn.Module):
+    """A stand-in for a target: what `mix` makes of the embedded row, whatever masks and positions say."""
 
-    def __init__(self):
+    def __init__(self, mix):
         super().__init__()
-        self.embed = nn.Embedding(97, 8)
+        self.embed, self.mix = nn.Embedding(97, 8), mix
         self.layers = nn.ModuleList([nn.Identity()])
 
     def forward(self, input_ids, **_):
-        return self.layers[0](self.embed(input_ids).cumsum(1))
+        return self.layers[0](self.mix(self.embed(input_ids)))
 
 
-def test_leaking_target_is_found_out_and_padded():
-    spec = SimpleNamespace(vocab=97, attention_kinds=("full_attention",))
-    leaky = Target(SimpleNamespace(body=LeakyBody(), spec=spec, taps=(0,), attention="sdpa"), cpu)
+def make_row_target(mix, kinds=("full_attention",)):
+    spec = SimpleNamespace(vocab=97, attention_kinds=kinds)
+    return Target(SimpleNamespace(body=RowBody(mix), spec=spec, taps=(0,), attention="sdpa"), cpu)
+
+
+leaks = {
+    "recurrent state": lambda x: x.cumsum(1),
+    "faint leak, below any tolerance": lambda x: x + 1e-6 * x.cumsum(1),
+    "positions of the row, not of the document": lambda x: x + torch.arange(x.shape[1])[:, None],
+}
+
+
+@pytest.mark.parametrize("leak", leaks)
+def test_leaking_target_is_found_out_and_padded(leak):
+    leaky = make_row_target(leaks[leak])
     assert not probe_packing(leaky)
     assert not layout_is_packed(config, leaky)
     with pytest.raises(ConfigError, match="see each other"):
         layout_is_packed(config.replacing({"target.layout": "packed"}), leaky)
+
+
+@pytest.mark.parametrize("kind", ["sliding_attention", "linear_attention"])
+def test_kinds_of_layers_that_a_short_probe_cannot_judge_are_padded(kind):
+    assert probe_packing(make_row_target(lambda x: x))
+    assert not probe_packing(make_row_target(lambda x: x, ("full_attention", kind)))
 
 
 def test_mask_dropped_by_the_kernel_is_found_out(loaded):
