@@ -14,7 +14,7 @@ from dflash.target import Target, load_target, probe_packing
 
 pytestmark = [
     pytest.mark.gpu,
-    # torch says so when the first CUDA work of a backward thread is a matrix product; it then does as it should.
+    # What torch says when a backward thread begins with a matrix product; harmless.
     pytest.mark.filterwarnings("ignore:Attempting to run cuBLAS"),
     pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype"),
 ]
