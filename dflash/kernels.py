@@ -17,8 +17,8 @@ def describe_kernels(config: TrainConfig, loaded: LoadedTarget) -> dict[str, str
     chunk = config.objective.chunk_blocks
     kernels = {
         "attention": loaded.attention,
-        "drafter_attention": "sdpa, a few blocks of a document at a time",
-        "loss": f"torch cross entropy, {chunk} blocks at a time" if chunk else "torch cross entropy",
+        "drafter_attention": "sdpa by document",
+        "loss": f"cross entropy by {chunk} blocks" if chunk else "cross entropy",
         "optimizer": "torch AdamW",
     }
     if loaded.spec.hybrid:
