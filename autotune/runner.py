@@ -6,7 +6,6 @@ which configuration comes next.
 
 from __future__ import annotations
 
-import shutil
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Protocol
 from autotune.measurement import classify_failure, measure_run
 from autotune.trial import Failed, Outcome
 from dflash.contract.config import TrainConfig
-from dflash.contract.rundir import RunDir, python_command, write_text
+from dflash.contract.rundir import python_command, write_text
 
 start_limit_s = 600.0  # for loading and compiling, before the training time counts
 stop_signals = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
@@ -54,8 +53,6 @@ class RecordedRunner(Runner):
             time_limit_s=start_limit_s + 3 * config.run.max_seconds,
         )
         recording = record([*self._trainer, "run", str(config_path)], run_path, options)
-        # A trial's weights are of no use, and as large as a model.
-        shutil.rmtree(RunDir(run_path).checkpoints, ignore_errors=True)
         if recording.exit_code in {128 + number for number in stop_signals}:
             raise KeyboardInterrupt(recording.reason)
         if recording.exit_code != 0 or recording.status == "failed":

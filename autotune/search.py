@@ -79,7 +79,7 @@ def trial_config(space: SearchSpace, task: Task) -> TrainConfig:
             "run.max_seconds": task.seconds,
             "run.max_steps": 0,
             "run.resume": "",
-            "run.checkpoint_every": 0,
+            "run.checkpoint_every": -1,
         }
     )
 

@@ -2,8 +2,8 @@
 
 Trains the same windows through every preset in one process, one after the other, twice through `peer`:
     python benchmarks/transport_presets.py --out DIR [--target random:qwen3-1.7b] [--split 1-1] [--steps 24]
-Runs with deterministic kernels. At 1-1 losses and weights must be equal to the bit over all runs; at other splits
-they must agree within the spread of the two `peer` runs, or rounding (2e-3 relative) where that is larger.
+Runs with deterministic kernels. At 1-1 losses and weights must be equal to the bit over all runs; at other
+splits they must agree within the spread of the two `peer` runs, or rounding (2e-3 relative) where that is larger.
 Exit 1 when they do not. Writes DIR/transport_presets.json and one run directory a preset.
 """
 
@@ -36,7 +36,7 @@ runs = ("peer", "peer", "pinned", "shared", "host")
 
 
 def configure(arguments: argparse.Namespace, preset: str) -> TrainConfig:
-    """Mixed-length documents of the embedded text, budget and window as real runs have them, scaled to their length."""
+    """The embedded text with its mixed lengths; budget and window scaled to it."""
     changes = [
         f"target.model={arguments.target}",
         f"split={arguments.split}",
@@ -112,7 +112,9 @@ def compare(rows: list[dict[str, Any]], split: str) -> dict[str, Any]:
 
 def main() -> int:
     """Run all presets, print a table, write the result file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--target", default="random:qwen3-1.7b")
     parser.add_argument("--split", default="1-1")
@@ -123,7 +125,10 @@ def main() -> int:
     rows = []
     for number, preset in enumerate(runs):
         rows.append(train(arguments, preset, number))
-        print(f"{preset:8} {rows[-1]['tokens_per_s']:10.0f} tokens/s  last loss {rows[-1]['losses'][-1]:.6f}", flush=True)
+        print(
+            f"{preset:8} {rows[-1]['tokens_per_s']:10.0f} tokens/s  last loss {rows[-1]['losses'][-1]:.6f}",
+            flush=True,
+        )
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()

@@ -32,7 +32,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m dflash", allow_abbrev=False)
     commands = parser.add_subparsers(dest="command", required=True)
     run = commands.add_parser("run", help="train")
-    run.add_argument("config", nargs="?", type=Path, help="TOML file; default: config.toml of the run directory")
+    run.add_argument(
+        "config", nargs="?", type=Path, help="TOML file; default: config.toml of the run directory"
+    )
     run.add_argument("--run-dir", type=Path)
     check = commands.add_parser("check-data", help="what the data would give")
     check.add_argument("config", type=Path)

@@ -57,7 +57,7 @@ def identity(config: TrainConfig, drafter: Drafter) -> dict[str, Any]:
 def save_checkpoint(
     directory: Path, group: ReplicaGroup, config: TrainConfig, *, steps_done: int, keep: int
 ) -> Path:
-    """Write `directory`/step-N, remove leftovers, keep the newest `keep`. Raises RunError when the disk refuses."""
+    """Write `directory`/step-N, remove leftovers, keep the newest `keep`. Raises RunError."""
     final = directory / f"step-{steps_done}"
     temporary = directory / f".step-{steps_done}.{os.getpid()}"
     drafter = group.leader.drafter

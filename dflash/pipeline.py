@@ -19,7 +19,7 @@ class Abortable(Protocol):
         """Wake all waiters; they and all later callers raise `error`."""
 
 
-class PipelineStopped(Exception):  # noqa: N818 - not an error: the run was asked to end here
+class PipelineStopped(Exception):
     """Raised in stages when the run ends before the data does. Carries the reason."""
 
 

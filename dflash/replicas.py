@@ -1,4 +1,4 @@
-"""One drafter per drafter device, all equal: trained on different batches, summed by a leader at each window end.
+"""One drafter per drafter device, all equal: trained on different batches, summed at each window end.
 
 The leader is the first drafter's device. It adds the gradients of all replicas in replica order, clips, steps
 and copies the new weights back, so that every replica holds the same bits again. Knows nothing of threads,
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -50,9 +51,8 @@ class Replica:
         self._float_gradients: dict[int, Tensor] = {}
         for index, parameter in enumerate(self.parameters):
             if parameter.dtype != torch.float32:
-                parameter.register_post_accumulate_grad_hook(
-                    lambda p, index=index: self._add_in_float(index, p)
-                )
+                add = partial(self._add_in_float, index)
+                parameter.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
 
     def _add_in_float(self, index: int, parameter: Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None
@@ -117,17 +117,13 @@ class ReplicaGroup:
     def __init__(self, replicas: Sequence[Replica], config: TrainConfig, total_steps: int) -> None:
         self.replicas = list(replicas)
         leader = self.replicas[0]
-        self.optimizer = Optimizer(
-            list(leader.drafter.named_parameters()), config.optimizer, total_steps
-        )
+        self.optimizer = Optimizer(list(leader.drafter.named_parameters()), config.optimizer, total_steps)
 
     @property
     def leader(self) -> Replica:
         return self.replicas[0]
 
-    def complete(
-        self, window: WindowInfo, moments: Sequence[Moment], probe: Probe
-    ) -> WindowFigures:
+    def complete(self, window: WindowInfo, moments: Sequence[Moment], probe: Probe) -> WindowFigures:
         """Sum, step and spread, after every device reached its moment. Ends with all devices idle.
 
         Raises DFlashError when loss or gradient is not finite; the weights then are as before the window.

@@ -48,7 +48,7 @@ class Interruption:
         self.trainer.state.request_stop(self.received[0].name)
 
     def watch(self) -> None:
-        """Called by the main loop: a second signal stops at once (not from the handler, which must not take locks)."""
+        """Called by the main loop: a second signal stops at once. A handler must not take locks."""
         if self.trainer is not None and len(self.received) > 1:
             self.trainer.state.stop_now(self.received[0].name)
 
@@ -151,7 +151,8 @@ class Session:
             code, status, reason = 1, "failed", "no optimizer step was made"
         document = self._end(log, status, reason, code, result)
         last = f", last loss {result.losses[-1]:.3f}" if result.losses else ""
-        say(f"{status} at step {result.steps_done}{f' ({reason})' if reason else ''}{last}; run: {self.run.path}")
+        why = f" ({reason})" if reason else ""
+        say(f"{status} at step {result.steps_done}{why}{last}; run: {self.run.path}")
         return code, document
 
     def _end(

@@ -7,7 +7,6 @@ Knows nothing of command lines or exit codes.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -127,9 +126,7 @@ class Trainer:
             for index, (device, target) in enumerate(zip(self.devices.targets, self.targets, strict=True))
         ]
         self._drafters = [
-            DrafterStep(
-                index, replica, self.transport, self.progress, self._complete, self.state, self.probe
-            )
+            DrafterStep(index, replica, self.transport, self.progress, self._complete, self.state, self.probe)
             for index, replica in enumerate(self.group.replicas)
         ]
         return [self._prefetch, *forwards, *self._drafters]
@@ -168,7 +165,11 @@ class Trainer:
         done = self.group.optimizer.steps_done
         if self.checkpoints is not None and done > 0:
             self._checkpoint = save_checkpoint(
-                self.checkpoints, self.group, self.config, steps_done=done, keep=self.config.run.keep_checkpoints
+                self.checkpoints,
+                self.group,
+                self.config,
+                steps_done=done,
+                keep=self.config.run.keep_checkpoints,
             )
 
     def _join(self, stages: list[Stage]) -> None:

@@ -27,7 +27,7 @@ class WindowProgress:
         return self._step
 
     def wait_for(self, window: WindowInfo, probe: Probe) -> None:
-        """Block until `window` is the current one (span `window_wait` when it was not). Raises the abort cause."""
+        """Block until `window` is the current one; a wait is a span `window_wait`. Raises the abort cause."""
         with self._condition:
             if self._error is None and self._step == window.step:
                 return

@@ -51,20 +51,14 @@ def assert_same_update(result: TrainResult, reference: TrainResult) -> None:
 
 @pytest.mark.parametrize("split", ["2-1", "1-2", "2-2"])
 @pytest.mark.parametrize("preset", ["host", "shared", "pinned", "peer"])
-def test_splits_and_transports_give_the_same_update(
-    split: str, preset: str, reference: TrainResult
-) -> None:
+def test_splits_and_transports_give_the_same_update(split: str, preset: str, reference: TrainResult) -> None:
     assert_same_update(train(f"split={split}", f"transport={preset}"), reference)
 
 
 @pytest.mark.parametrize("budget", [64, 128, 512])
 @pytest.mark.parametrize("layout", ["packed", "padded"])
-def test_budgets_and_layouts_give_the_same_update(
-    budget: int, layout: str, reference: TrainResult
-) -> None:
-    assert_same_update(
-        train(f"pipeline.token_budget={budget}", f"target.layout={layout}"), reference
-    )
+def test_budgets_and_layouts_give_the_same_update(budget: int, layout: str, reference: TrainResult) -> None:
+    assert_same_update(train(f"pipeline.token_budget={budget}", f"target.layout={layout}"), reference)
 
 
 @pytest.mark.parametrize("preset", ["host", "shared", "pinned"])

@@ -41,11 +41,6 @@ def test_a_good_run_is_measured_and_diagnosed(run):
     assert load_config(run_path.with_name("config.toml")).transport.preset == "pinned"
 
 
-def test_weights_of_a_trial_are_not_kept(run):
-    _, run_path = run()
-    assert not RunDir(run_path).checkpoints.exists()
-
-
 @pytest.mark.parametrize(
     ("fate", "kind", "says"),
     [
