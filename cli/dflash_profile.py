@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,11 +20,6 @@ if TYPE_CHECKING:
 
 program = Program("dflash-profile", "Why is this run slow? Record it, diagnose it, report it.")
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
-
-
-def main() -> NoReturn:
-    """The installed command."""
-    program.run()
 
 
 @program.app.command("record", context_settings={"allow_interspersed_args": False})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import typer
 
@@ -20,11 +20,6 @@ from dflash.contract.errors import RunError, UsageError
 from dflash.contract.rundir import RunDir, create_run, environment_variable, new_run_path, write_text
 
 program = Program("dflash-train", "Train a DFlash drafter beside its frozen target, in one process.")
-
-
-def main() -> NoReturn:
-    """The installed command."""
-    program.run()
 
 
 def _print_knobs(wanted: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,11 +18,6 @@ if TYPE_CHECKING:
 
 program = Program("dflash-tune", "Search the configuration that trains the most tokens per second.")
 default_study = Path("dflash-study")
-
-
-def main() -> NoReturn:
-    """The installed command."""
-    program.run()
 
 
 @program.app.command("search")

@@ -63,7 +63,7 @@ def test_the_wheel_cannot_be_uploaded_by_accident(wheel: zipfile.ZipFile) -> Non
 
 def test_the_three_commands_are_installed(wheel: zipfile.ZipFile) -> None:
     assert read_metadata(wheel, "entry_points.txt").split("\n")[1:4] == [
-        "dflash-profile = cli.dflash_profile:main",
-        "dflash-train = cli.dflash_train:main",
-        "dflash-tune = cli.dflash_tune:main",
+        "dflash-profile = cli.start:profile",
+        "dflash-train = cli.start:train",
+        "dflash-tune = cli.start:tune",
     ]

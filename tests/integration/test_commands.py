@@ -20,7 +20,7 @@ small = ("--set", "window.tokens=1024", "--set", "transport=peer", "--set", "con
 
 
 def command_line(name: str, *arguments: str) -> list[str]:
-    code = f"import sys; from cli.{name.replace('-', '_')} import main; sys.argv[0] = {name!r}; main()"
+    code = f"from cli.start import {name.removeprefix('dflash-')} as main; main()"
     return [sys.executable, "-P", "-c", code, *arguments]
 
 

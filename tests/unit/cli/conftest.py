@@ -87,8 +87,7 @@ def run_python(tmp_path: Path, repository: Path) -> Run:
 
 
 def command_line(name: str, *arguments: str) -> list[str]:
-    module = name.replace("-", "_")
-    code = f"import sys; from cli.{module} import main; sys.argv[0] = {name!r}; main()"
+    code = f"from cli.start import {name.removeprefix('dflash-')} as main; main()"
     return [sys.executable, "-P", "-c", code, *arguments]
 
 
