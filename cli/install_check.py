@@ -28,7 +28,7 @@ def find_stranger() -> str | None:
                 f"`import {name}` would not load the package of {distribution}\n"
                 f"  found: {origin or 'no package of that name'}\n"
                 f"  expected: {root / name / '__init__.py'}\n"
-                f"  remedy: install {distribution} in an environment of its own, without PYTHONPATH"
+                f"  remedy: reinstall {distribution}, in an environment of its own and without PYTHONPATH"
             )
     return None
 
