@@ -3,7 +3,7 @@
 Trains the same windows through every preset in one process, one after the other, twice through `peer`:
     python benchmarks/transport_presets.py --out DIR [--target random:qwen3-1.7b] [--split 1-1] [--steps 24]
 Runs with deterministic kernels. At 1-1 losses and weights must be equal to the bit over all runs; at other
-splits they must agree within the spread of the two `peer` runs, or rounding (2e-3 relative) where that is larger.
+splits they must agree within the spread of the two `peer` runs, or 2e-3 relative where that is larger.
 Exit 1 when they do not. Writes DIR/transport_presets.json and one run directory a preset.
 """
 
@@ -51,7 +51,7 @@ def configure(arguments: argparse.Namespace, preset: str) -> TrainConfig:
         "drafter.layers=5",
         "drafter.tap_count=5",
         "drafter.block_size=16",
-        "objective.anchors_per_document=32",
+        "objective.anchors_per_document=16",
         "objective.chunk_blocks=128",
     ]
     return load_config(None, changes)

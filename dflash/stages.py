@@ -1,8 +1,8 @@
 """The three kinds of worker loop: Prefetch, TargetForward, DrafterStep. Each is one thread on one device.
 
 A stage takes from what is before it, works, and passes on. Its time is covered by host-clock spans that do
-not overlap. CUDA runs behind Python: a stage dispatches at most one batch ahead of its device. A failing stage
-stops the whole pipeline with its error. Knows nothing of how bytes travel.
+not overlap. CUDA runs behind Python: a stage dispatches at most one batch ahead of its device. A stage that
+fails stops the whole pipeline with its error. Knows nothing of how bytes travel.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from dflash.counters import Counters
 from dflash.devices import DeviceSet, open_devices
 from dflash.documents import Documents, load_documents
 from dflash.drafter import Drafter, DrafterSpec, init_drafter
+from dflash.edge_check import check_edges
 from dflash.mask_token import resolve_mask_token
 from dflash.pipeline import PipelineState
 from dflash.replicas import Replica, ReplicaGroup, WindowFigures
@@ -97,6 +98,8 @@ class Trainer:
         Raises the first failure (StageError), after all threads have ended.
         """
         stages = self._stages()
+        for device in (*self.devices.targets, *self.devices.drafters):
+            device.record().wait()  # weights were copied on this thread's streams, stages have their own
         for stage in stages:
             stage.thread.start()
         started, limit_s = time.monotonic(), self.config.run.max_seconds
@@ -214,6 +217,7 @@ def prepare(
     `share_devices` lets roles share GPUs when the split asks for more than there are.
     """
     devices = open_devices(config, share=share_devices)
+    check_edges(devices)
     if devices.emulated:
         torch.set_num_threads(config.devices.cpu_threads)
     if config.run.deterministic:

@@ -79,6 +79,7 @@ class StageError(DFlashError):
             super().__init__(cause.what, where=f"{at}; {cause.where}" if cause.where else at, **parts)
         else:
             super().__init__(f"{type(cause).__name__}: {cause}", where=at)
+        self.__cause__ = cause  # so that --debug and tests show where it came from
 
 
 class UsageError(DFlashError):
