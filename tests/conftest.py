@@ -1,4 +1,4 @@
-"""What every test gets: a clean environment, and skips where hardware is missing."""
+"""What every test gets: a clean environment, and only tests that this machine can run."""
 
 from __future__ import annotations
 
@@ -40,18 +40,20 @@ def repository() -> Path:
     return Path(__file__).parents[1]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        for name, missing in (("gpu", _gpu_missing), ("browser", _browser_missing)):
-            if item.get_closest_marker(name) is not None and (reason := missing()):
-                item.add_marker(pytest.mark.skip(reason=reason))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Tests that need hardware or a browser this machine lacks are not part of its suite."""
+    lacking = [name for name, has in (("gpu", _has_gpu), ("browser", _has_browser)) if not has()]
+    left_out = [item for item in items if any(item.get_closest_marker(name) for name in lacking)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
-def _gpu_missing() -> str | None:
+def _has_gpu() -> bool:
     import torch
 
-    return None if torch.cuda.is_available() else "needs CUDA"
+    return torch.cuda.is_available()
 
 
-def _browser_missing() -> str | None:
-    return None if any(shutil.which(name) for name in browser_names) else "needs a headless browser"
+def _has_browser() -> bool:
+    return any(shutil.which(name) for name in browser_names)

@@ -8,6 +8,7 @@ queues or dispatch.
 
 from __future__ import annotations
 
+import mmap
 import threading
 import weakref
 from collections import deque
@@ -91,8 +92,11 @@ class CudaCarrier:
         self._await(timing, probe, "copy_wait", fields)
 
     def new_slab(self, slab_bytes: int) -> Tensor:
-        """See Carrier. Registered rather than allocated pinned: torch rounds that up to a power of two."""
-        memory = np.empty(slab_bytes, dtype=np.uint8)
+        """See Carrier. Registered rather than allocated pinned: torch rounds that up to a power of two.
+
+        A mapping of its own, as CUDA registers whole pages and refuses a page that another slab has.
+        """
+        memory = np.frombuffer(mmap.mmap(-1, slab_bytes), dtype=np.uint8)
         failure = int(_cudart().cudaHostRegister(memory.ctypes.data, slab_bytes, 0))
         if failure:
             raise DeviceError(

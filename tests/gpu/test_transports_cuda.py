@@ -244,6 +244,12 @@ def test_slabs_are_pinned_exactly_as_large_as_needed_and_given_back(monkeypatch)
     assert unpinned == [address]
 
 
+def test_slabs_smaller_than_a_page_do_not_share_one() -> None:
+    carrier = dflash.transport.cuda_carrier.CudaCarrier(silent)
+    slabs = [carrier.new_slab(100) for _ in range(200)]
+    assert all(slab.is_pinned() for slab in slabs)
+
+
 @overlapped
 def test_copies_are_timed_by_the_device_on_the_host_clock(path: str) -> None:
     log = ListLog()
