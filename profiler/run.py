@@ -52,19 +52,31 @@ class Run:
         """Read the run at `path`. Raises RunError for what is not a run of ours."""
         run_dir = RunDir(path)
         manifest = run_dir.manifest()
-        values = _config_values(manifest, run_dir.config_path)
         events, torn_events = _read_streams(run_dir.events, event_schema, "events")
         samples, torn_samples = _read_streams(run_dir.samples, sample_schema, "samples")
-        events, odd_events = _sound_events(events)
-        samples, odd_samples = _sound_samples(samples)
+        return cls.of_tables(path, manifest, events, samples, (*torn_events, *torn_samples))
+
+    @classmethod
+    def of_tables(
+        cls,
+        path: Path,
+        manifest: Mapping[str, Any],
+        events: pa.Table,
+        samples: pa.Table,
+        torn: tuple[str, ...] = (),
+    ) -> Self:
+        """The run whose streams hold these rows, in our schemas. Raises RunError."""
+        values = _config_values(manifest, RunDir(path).config_path)
+        event_frame, odd_events = _sound_events(_to_frame(events))
+        sample_frame, odd_samples = _sound_samples(_to_frame(samples))
         return cls(
             path=path,
             manifest=manifest,
             config_values=values,
             config=_config(values),
-            events=events,
-            samples=samples,
-            torn=(*torn_events, *torn_samples),
+            events=event_frame,
+            samples=sample_frame,
+            torn=torn,
             set_aside={k: n for k, n in (odd_events | odd_samples).items() if n},
         )
 
@@ -104,7 +116,7 @@ def _config(values: Mapping[str, Any]) -> TrainConfig | None:
         return None
 
 
-def _read_streams(directory: Path, schema: pa.Schema, what: str) -> tuple[pd.DataFrame, list[str]]:
+def _read_streams(directory: Path, schema: pa.Schema, what: str) -> tuple[pa.Table, list[str]]:
     tables, torn = [schema.empty_table()], []
     for path in sorted(directory.glob("*.arrow")):
         name = f"{what}/{path.name}"
@@ -115,12 +127,15 @@ def _read_streams(directory: Path, schema: pa.Schema, what: str) -> tuple[pd.Dat
             continue
         if is_torn:
             torn.append(name)
-        tables.append(_conform(table, schema, what, path))
-    return _to_frame(pa.concat_tables(tables)), torn
+        tables.append(conform(table, schema, what, path))
+    return pa.concat_tables(tables), torn
 
 
-def _conform(table: pa.Table, schema: pa.Schema, what: str, path: Path) -> pa.Table:
-    """`table` with exactly the columns of `schema`; unknown ones are dropped, absent ones are null."""
+def conform(table: pa.Table, schema: pa.Schema, what: str, path: Path) -> pa.Table:
+    """`table` with exactly the columns of `schema`; unknown ones are dropped, absent ones are null.
+
+    `what`: events or samples. Raises RunError when a needed column is absent or the data are not sound.
+    """
     columns = []
     try:
         table.validate(full=True)

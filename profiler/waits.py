@@ -35,6 +35,14 @@ closing_columns = [
 _what = ["kind", "name", "channel", "path"]
 Nanoseconds = NDArray[np.int64]
 _for_ever_ns = 2**62
+_awaited = {
+    ("prefetch", "put"): "targets",
+    ("target", "get"): "prefetch",
+    ("target", "put"): "drafters",
+    ("target", "window_turn"): "its turn",
+    ("drafter", "get"): "targets",
+    ("drafter", "window_wait"): "the step",
+}
 
 
 def kind_of(name: str) -> str:
@@ -53,6 +61,11 @@ def name_of_part(kind: str, name: str, channel: str, path: str) -> str:
     """A row of a closing sum in words: "forward", "get q_pre", "copy pageable"."""
     detail = {"wait": channel, "copy": path}.get(kind, missing_name)
     return name if detail == missing_name else f"{name} {detail}"
+
+
+def awaited(stage: str, name: str) -> str:
+    """For whom a stage waits in the wait `name`, in words."""
+    return "a copy" if name == "copy_wait" else _awaited.get((stage, name), name)
 
 
 def thread_spans(events: pd.DataFrame) -> pd.DataFrame:

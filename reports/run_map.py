@@ -11,20 +11,13 @@ import pandas as pd
 
 from profiler.capacity import Capacities
 from profiler.timeline import Timeline
+from profiler.waits import awaited
 from reports import text
 from reports.pipeline_map import Card, Line, NoteCard, PipelineMap, QueueCard, StageCard
 
 roles: Final = {"work": "work", "gpu_wait": "work", "copy": "copy", "wait": "wait", "unaccounted": "rest"}
 _shown_waits: Final = 3
 _least_share: Final = 0.005  # a wait below it is no news
-_neighbours: Final = {  # (stage, span) -> whom the stage waits for
-    ("prefetch", "put"): "targets",
-    ("target", "get"): "prefetch",
-    ("target", "put"): "drafters",
-    ("target", "window_turn"): "its turn",
-    ("drafter", "get"): "targets",
-    ("drafter", "window_wait"): "the step",
-}
 
 
 def map_run(timeline: Timeline, capacities: Capacities) -> PipelineMap:
@@ -75,13 +68,9 @@ def _wait_lines(stage: str, parts: pd.DataFrame) -> list[Line]:
     waits = waits[waits["share"] >= _least_share]
     waits = waits.sort_values("share", ascending=False).head(_shown_waits)
     return [
-        (f"waits: {_neighbour(stage, str(name))}", _amount(share, seconds))
+        (f"waits: {awaited(stage, str(name))}", _amount(share, seconds))
         for name, share, seconds in waits.itertuples()
     ]
-
-
-def _neighbour(stage: str, name: str) -> str:
-    return "a copy" if name == "copy_wait" else _neighbours.get((stage, name), name)
 
 
 def _amount(share: float, seconds: float) -> str:
