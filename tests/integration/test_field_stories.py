@@ -1,0 +1,95 @@
+"""The three field stories and a healthy pipeline, recorded live on logical devices, each diagnosed for what it is.
+
+Copies are sleeps of declared length, an order of magnitude longer (or shorter) than the computing beside them,
+so that the cause does not hang on the speed of the machine that runs the test.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dflash.contract.config import load_config
+from dflash.contract.rundir import python_command
+from profiler.diagnosis import Diagnosis, diagnose
+from profiler.recorder import RecordOptions, record
+from profiler.run import Run
+from profiler.timeline import Timeline
+
+pytestmark = pytest.mark.slow
+
+small = {
+    "objective.anchors_per_document": 4,
+    "window.tokens": 1024,
+    "pipeline.token_budget": 256,
+    "run.epochs": 100,
+    "run.checkpoint_every": -1,
+    "devices.kind": "logical",
+    "devices.link_gbps": 50.0,
+}
+stories = {
+    # story 3: a deep queue in host memory, uploads on the drafter's own path
+    "host-staging-queue-too-deep": {
+        "pipeline.split": "3-1",
+        "pipeline.token_budget": 512,
+        "drafter.tap_count": 5,
+        "transport.preset": "host",
+        "transport.depth": 40,
+        "devices.pageable_gbps": 0.014,
+        "run.max_steps": 60,
+    },
+    # story 1: one queue for all, tensors homed on the other drafter
+    "shared-queue-cross-device": {
+        "pipeline.split": "2-2",
+        "transport.preset": "shared",
+        "transport.depth": 4,
+        "devices.link_gbps": 0.004,
+        "run.max_steps": 40,
+    },
+    # story 2: states copied to the host while the target stands still
+    "sync-d2h-on-critical-path": {
+        "pipeline.split": "1-1",
+        "transport.preset": "host",
+        "transport.depth": 2,
+        "devices.pageable_gbps": 0.005,
+        "run.max_steps": 25,
+    },
+    # how it should be
+    "target-bound-healthy": {"pipeline.split": "1-1", "transport.preset": "peer", "run.max_steps": 50},
+}
+forbidden = {
+    "host-staging-queue-too-deep": {"target-bound-healthy", "shared-queue-cross-device"},
+    "shared-queue-cross-device": {"drafter-too-slow", "target-bound-healthy"},
+    "sync-d2h-on-critical-path": {"target-bound-healthy", "host-staging-queue-too-deep"},
+    "target-bound-healthy": {
+        "sync-d2h-on-critical-path",
+        "host-staging-queue-too-deep",
+        "shared-queue-cross-device",
+        "prefetch-starvation",
+    },
+}
+
+
+def tell(tmp_path: Path, cause: str, *, seed: int, faster_links: float) -> Diagnosis:
+    """Record the story of `cause`, and what the profiler makes of it."""
+    base = load_config(None).replacing({**small, **stories[cause]})
+    links = ("link_gbps", "pinned_gbps", "pageable_gbps")
+    changes = {f"devices.{link}": getattr(base.devices, link) * faster_links for link in links}
+    config = base.replacing({**changes, "data.seed": seed, "target.seed": seed})
+    path = tmp_path / "story.toml"
+    path.write_text(config.to_toml())
+    options = RecordOptions(gil=False, log=tmp_path / "story.log", time_limit_s=240)
+    recording = record([*python_command(), "run", str(path)], tmp_path / "run", options)
+    assert recording.status == "finished", (tmp_path / "story.log").read_text()[-2000:]
+    return diagnose(Timeline.of(Run.open(tmp_path / "run")))
+
+
+@pytest.mark.parametrize(("seed", "faster_links"), [(0, 1.0), (7, 1.0), (0, 1.4)])
+@pytest.mark.parametrize("cause", stories)
+def test_a_story_is_told_by_its_cause(tmp_path: Path, cause: str, seed: int, faster_links: float) -> None:
+    diagnosis = tell(tmp_path, cause, seed=seed, faster_links=faster_links)
+    named = [finding.cause for finding in diagnosis.findings if finding.verdict == "supported"]
+    assert named[:1] == [cause], diagnosis.headline
+    assert not forbidden[cause] & set(named)
+    assert diagnosis.emulated
