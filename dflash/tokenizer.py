@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -110,12 +111,11 @@ class ChatTokenizer:
 
 def open_tokenizer(target: TargetConfig) -> ChatTokenizer:
     """The tokenizer of a target; auto: embedded for random weights, else the model's. Raises ConfigError."""
-    name = target.tokenizer
-    if name == "auto":
-        if target.model.startswith("random:"):
-            return open_embedded_tokenizer()
-        name = target.model
-    return _open_pretrained(name)
+    if target.tokenizer != "auto":
+        return _open_pretrained(target.tokenizer, "target.tokenizer")
+    if target.model.startswith("random:"):
+        return open_embedded_tokenizer()
+    return _open_pretrained(target.model, "target.model")
 
 
 def open_embedded_tokenizer() -> ChatTokenizer:
@@ -156,7 +156,7 @@ def _calls(message: Message) -> str:
     return "".join(f"\n<tool_call>\n{call}\n</tool_call>" for call in calls)
 
 
-def _open_pretrained(name: str) -> ChatTokenizer:
+def _open_pretrained(name: str, knob: str) -> ChatTokenizer:
     from transformers import AutoTokenizer
 
     try:
@@ -164,10 +164,10 @@ def _open_pretrained(name: str) -> ChatTokenizer:
     except (OSError, ValueError, TypeError, LookupError, ImportError, AttributeError) as error:
         raise ConfigError(
             f"the tokenizer cannot be opened: {str(error).strip().splitlines()[0]}",
-            where="target.tokenizer",
-            found=name,
+            where=knob,
+            found=name if Path(name).exists() else f"{name}, which is no directory here",
             expected="a directory or hub name with tokenizer.json",
-            remedy="name one with target.tokenizer",
+            remedy="check the name; a model without a tokenizer needs target.tokenizer",
         ) from None
     if not found.is_fast:
         raise ConfigError(
