@@ -18,6 +18,7 @@ from cli.options import AsJson, ConfigFile, DataFile, Settings, configure
 from dflash.contract.config import TrainConfig, all_knobs
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.rundir import RunDir, create_run, environment_variable, new_run_path, write_text
+from dflash.contract.steps import StepRange
 
 program = Program("dflash-train", "Train a DFlash drafter beside its frozen target, in one process.")
 
@@ -39,6 +40,13 @@ def run(
     max_steps: Annotated[
         int | None, typer.Option(help="Stop after this many optimizer steps in all (run.max_steps).")
     ] = None,
+    trace: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FIRST:LAST",
+            help="Look at these optimizer steps, counted from 0, with torch.profiler; writes RUN/traces.",
+        ),
+    ] = None,
     as_json: AsJson = False,
     help_knobs: Annotated[  # noqa: ARG001 - its callback does the work
         bool,
@@ -51,8 +59,9 @@ def run(
     """
     check_install()
     config = configure(config_file, settings, {"data.path": data, "run.max_steps": max_steps})
+    traced = [] if trace is None else ["--trace", str(StepRange.parse(trace))]
     directory = open_run_directory(run_dir, config)
-    become_trainer(["run", "--run-dir", str(directory), *(["--json"] if as_json else [])])
+    become_trainer(["run", "--run-dir", str(directory), *traced, *(["--json"] if as_json else [])])
 
 
 @program.app.command("check-data")

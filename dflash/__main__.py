@@ -14,6 +14,7 @@ from pathlib import Path
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import DFlashError, UsageError
 from dflash.contract.rundir import RunDir, create_run, environment_variable, new_run_path, write_text
+from dflash.contract.steps import StepRange
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -36,6 +37,7 @@ def _parser() -> argparse.ArgumentParser:
         "config", nargs="?", type=Path, help="TOML file; default: config.toml of the run directory"
     )
     run.add_argument("--run-dir", type=Path)
+    run.add_argument("--trace", metavar="FIRST:LAST", help="optimizer steps to look at with torch.profiler")
     check = commands.add_parser("check-data", help="what the data would give")
     check.add_argument("config", type=Path)
     for command in (run, check):
@@ -44,10 +46,11 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    trace = None if arguments.trace is None else StepRange.parse(arguments.trace)
     run, config = open_run(arguments.run_dir, arguments.config)
     from dflash.session import Session, print_document
 
-    code, document = Session(run, config).carry_out()
+    code, document = Session(run, config, trace).carry_out()
     if arguments.json:
         print_document(document)
     return code

@@ -139,6 +139,10 @@ class DeviceSet:
     drafters: tuple[Device, ...]
 
     @property
+    def all(self) -> tuple[Device, ...]:
+        return (*self.targets, *self.drafters)
+
+    @property
     def emulated(self) -> bool:
         return self.targets[0].emulated
 

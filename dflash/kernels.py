@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib import metadata
 
 import torch
@@ -23,7 +24,17 @@ def describe_kernels(config: TrainConfig, loaded: LoadedTarget) -> dict[str, str
     }
     if loaded.spec.hybrid:
         kernels["gated_deltanet"] = _gated_deltanet()
+    if (switch := compiler_switch()) is not None:
+        kernels["torch.compile"] = f"switched off by {switch}: whatever would be compiled runs as it stands"
     return kernels
+
+
+def compiler_switch() -> str | None:
+    """The debugging switch in the environment that turns torch.compile off, if one does."""
+    for name in ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"):
+        if os.environ.get(name, "0") == "1":  # the one value that torch takes for yes
+            return f"{name}=1"
+    return None
 
 
 def _gated_deltanet() -> str:

@@ -11,6 +11,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -21,9 +23,12 @@ import transformers
 from dflash.contract.arrowlog import ArrowLog
 from dflash.contract.config import TrainConfig, all_knobs
 from dflash.contract.errors import DFlashError
-from dflash.contract.events import open_events
+from dflash.contract.events import Probe, open_events
+from dflash.contract.gil_range import publish_gil_range
 from dflash.contract.rundir import RunDir, utc_now
+from dflash.contract.steps import StepRange
 from dflash.kernels import describe_kernels
+from dflash.trace_window import EventTap, TraceWindow
 from dflash.trainer import StuckThreadsError, Trainer, TrainResult, prepare
 
 signal_exit_codes = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -63,6 +68,7 @@ class Session:
 
     run: RunDir
     config: TrainConfig
+    trace: StepRange | None = None  # steps to look at with torch.profiler
     interruption: Interruption = field(default_factory=Interruption)
     _next_line_s: float = 0.0
 
@@ -72,10 +78,14 @@ class Session:
         try:
             self.interruption.install()
             self.write_start()
-            trainer = prepare(self.config, run_path=self.run.path, probe=probe)
+            tap = EventTap(log)
+            trainer = prepare(
+                self.config, run_path=self.run.path, probe=Probe(tap, probe.stage) if self.trace else probe
+            )
             self.announce(trainer)
-            self.interruption.trainer = trainer
-            result = trainer.run(lambda: self._watch(trainer))
+            with self._traced(trainer, tap):
+                self.interruption.trainer = trainer
+                result = trainer.run(lambda: self._watch(trainer))
             return self._close(log, result)
         except KeyboardInterrupt:
             code = self.interruption.exit_code or signal_exit_codes[signal.SIGINT]
@@ -94,7 +104,7 @@ class Session:
             raise  # a fault of ours: its traceback is wanted
 
     def write_start(self) -> None:
-        """What is known before anything is loaded: configuration, workload, process, versions."""
+        """What is known before anything is loaded: configuration, workload, process, versions, the GIL."""
         values = self.config.values()
         signal_knobs = {k.path: values[k.path] for k in all_knobs if not k.meta.neutral}
         manifest = self.run.manifest()
@@ -109,6 +119,7 @@ class Session:
                 "cuda": torch.version.cuda,
             },
         )
+        publish_gil_range(self.run)
 
     def announce(self, trainer: Trainer) -> None:
         """What is known once everything is loaded: devices, kernels, links; said and written."""
@@ -133,6 +144,25 @@ class Session:
             f"{len(trainer.documents.lengths)} documents, {trainer.total_steps} steps"
             + (f", resuming at step {trainer.first_step}" if trainer.first_step else "")
         )
+
+    @contextmanager
+    def _traced(self, trainer: Trainer, tap: EventTap) -> Iterator[None]:
+        """Profile the steps that were asked for, if any. Raises UsageError when the run has them not."""
+        if self.trace is None:
+            yield
+            return
+        self.trace.check_within(trainer.first_step, trainer.total_steps)
+        window = TraceWindow(self.trace, self.run, tap)
+        trainer.window_done = lambda info, _figures: window.reached(info.step + 1)
+        window.reached(trainer.first_step)
+        try:
+            yield
+        finally:
+            window.close()
+            if window.error is not None:
+                say(f"no trace: {type(window.error).__name__}: {window.error}")
+            elif window.path.exists():
+                say(f"trace of steps {self.trace.first} to {self.trace.last}: {window.path}")
 
     def _watch(self, trainer: Trainer) -> None:
         self.interruption.watch()

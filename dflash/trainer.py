@@ -18,6 +18,7 @@ import torch
 from dflash.batch import Batch, WindowInfo
 from dflash.channel import Channel
 from dflash.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from dflash.compilations import CompileWatch
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError, DFlashError
 from dflash.contract.events import Probe, silent
@@ -26,6 +27,7 @@ from dflash.devices import DeviceSet, open_devices
 from dflash.documents import Documents, load_documents
 from dflash.drafter import Drafter, DrafterSpec, init_drafter
 from dflash.edge_check import check_edges
+from dflash.loss_health import LossHealth
 from dflash.mask_token import resolve_mask_token
 from dflash.pipeline import PipelineState
 from dflash.replicas import Replica, ReplicaGroup, WindowFigures
@@ -37,6 +39,7 @@ from dflash.window import WindowTurns, batches, steps_in_all
 from dflash.window_progress import WindowProgress
 
 join_grace_s = 20.0
+memory_every_s = 1.0  # between readings of the allocators
 
 
 class StuckThreadsError(DFlashError):
@@ -82,6 +85,8 @@ class Trainer:
     counters: Counters
     window_done: Callable[[WindowInfo, WindowFigures], None] = lambda window, figures: None
     _checkpoint: Path | None = field(init=False, default=None)
+    _health: LossHealth = field(init=False, default_factory=LossHealth)
+    _next_memory_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
         self.q_pre: Channel[Batch] = Channel("q_pre", self.config.pipeline.prefetch_depth)
@@ -91,6 +96,7 @@ class Trainer:
         self.turns = WindowTurns(self.first_step)
         self.progress = WindowProgress(self.first_step)
         self.state = PipelineState((self.q_pre, self.transport, self.turns, self.progress))
+        self._compilations = CompileWatch(self.probe)
 
     def run(self, watch: Callable[[], None] = lambda: None) -> TrainResult:
         """Train to the end or until stopped. `watch` is called several times a second by this thread.
@@ -98,13 +104,17 @@ class Trainer:
         Raises the first failure (StageError), after all threads have ended.
         """
         stages = self._stages()
-        for device in (*self.devices.targets, *self.devices.drafters):
+        for device in self.devices.all:
             device.record().wait()  # weights were copied on this thread's streams, stages have their own
+        self._compilations.install()
         for stage in stages:
             stage.thread.start()
+            self._compilations.add_thread(stage.thread, stage.probe)
         started, limit_s = time.monotonic(), self.config.run.max_seconds
         while any(stage.thread.is_alive() for stage in stages):
             watch()
+            self._compilations.install()
+            self._measure_memory()
             if limit_s > 0 and time.monotonic() - started > limit_s:
                 self.state.request_stop(f"run.max_seconds = {limit_s:g}")
             for stage in stages:
@@ -112,6 +122,7 @@ class Trainer:
             if self.state.first_error is not None:
                 break
         self._join(stages)
+        self._compilations.remove()
         self.transport.finish()
         if self.state.first_error is not None:
             raise self.state.first_error
@@ -160,7 +171,15 @@ class Trainer:
             "processed_tokens": window.processed_tokens,
         }
         self.probe.mark("window", window=window.step, tokens=window.tokens, note=json.dumps(note))
-        for device in (*self.devices.targets, *self.devices.drafters):
+        for trouble in self._health.check(window, figures):
+            self.probe.mark("warning", window=window.step, note=trouble)
+
+    def _measure_memory(self) -> None:
+        """Gauges of every device's allocator, about once a second however long windows are."""
+        if time.monotonic() < self._next_memory_s:
+            return
+        self._next_memory_s = time.monotonic() + memory_every_s
+        for device in {device.name: device for device in self.devices.all}.values():
             for name, value in device.memory_figures().items():
                 self.probe.gauge(name, value, device=device.name)
 

@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -64,12 +65,19 @@ sample_schema = pa.schema(
 )
 
 
+class RowSink(Protocol):
+    """What takes rows: an ArrowLog, or something in front of one."""
+
+    def append(self, row: tuple[Any, ...]) -> None:
+        """Take one row, in schema order. Never blocks."""
+
+
 class Probe:
     """Emits events for one stage on one device. Costs a few microseconds; never blocks."""
 
     __slots__ = ("_log", "device", "index", "stage")
 
-    def __init__(self, log: ArrowLog | None, stage: str, index: int = 0, device: str = "cpu") -> None:
+    def __init__(self, log: RowSink | None, stage: str, index: int = 0, device: str = "cpu") -> None:
         self._log, self.stage, self.index, self.device = log, stage, index, device
 
     def bind(self, stage: str, index: int = 0, device: str = "cpu") -> Probe:

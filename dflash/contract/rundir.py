@@ -5,6 +5,7 @@ config.toml         the configuration as resolved, ready for `dflash-train run`
 events/*.arrow      one stream a process            samples/*.arrow   one stream a sampler
 findings.json       written by diagnosis            report.html
 checkpoints/step-N  complete checkpoints only
+traces/*.json.gz    torch.profiler windows and exports, as Chrome traces
 
 run.json has one writer at a time: the recorder before it starts the trainer and after the trainer has
 ended, the trainer in between. Every write replaces the file whole. Nothing pickled is ever read.
@@ -50,6 +51,10 @@ class RunDir:
     @property
     def samples(self) -> Path:
         return self.path / "samples"
+
+    @property
+    def traces(self) -> Path:
+        return self.path / "traces"
 
     @property
     def checkpoints(self) -> Path:

@@ -24,6 +24,7 @@ max_length = 64
 tokens = 512
 [pipeline]
 token_budget = 256
+prefetch_depth = 1
 [devices]
 kind = "logical"
 link_gbps = 50
@@ -31,7 +32,7 @@ pinned_gbps = 50
 pageable_gbps = 50
 [run]
 checkpoint_every = -1
-max_steps = 6
+max_steps = 30
 """
 
 
@@ -74,7 +75,7 @@ def test_the_window_holds_all_threads_and_only_its_steps(repository: Path, tmp_p
     assert inside == len(linear)
 
 
-@pytest.mark.parametrize(("trace", "words"), [("4:6", "steps within 0 to 5"), ("x", "not a range")])
+@pytest.mark.parametrize(("trace", "words"), [("28:30", "steps within 0 to 29"), ("x", "not a range")])
 def test_a_window_that_the_run_has_not_is_refused(
     repository: Path, tmp_path: Path, trace: str, words: str
 ) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from cli.dflash_train import program
 from dflash.contract.config import all_knobs, load_config
+from dflash.contract.errors import UsageError
 from dflash.contract.rundir import create_run
 
 Call = Callable[..., tuple[int, str, str]]
@@ -50,6 +51,17 @@ def test_run_without_a_directory_makes_one_under_runs(started: Callable[..., lis
     assert json_flag == "--json"
     assert Path(directory).parent == Path("runs")
     assert (Path(directory) / "config.toml").is_file()
+
+
+def test_steps_to_trace_are_handed_on(started: Callable[..., list[str]]) -> None:
+    assert started("run", "--trace", "100:105")[-2:] == ["--trace", "100:105"]
+    assert started("run", "--trace", "7")[-2:] == ["--trace", "7:7"]
+
+
+def test_bad_steps_to_trace_are_refused_before_a_run_is_made(started: Callable[..., list[str]]) -> None:
+    with pytest.raises(UsageError, match="not a range"):
+        program.app(["run", "--trace", "9:3"], standalone_mode=False)
+    assert not Path("runs").exists()
 
 
 def test_run_reads_a_file_and_lets_set_win(started: Callable[..., list[str]]) -> None:

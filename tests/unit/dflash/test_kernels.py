@@ -44,3 +44,14 @@ def test_hybrid_targets_say_how_their_recurrent_layers_run(version, cuda, expect
     monkeypatch.setattr(kernels.metadata, "version", find)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
     assert describe(hybrid)["gated_deltanet"] == expected
+
+
+@pytest.mark.parametrize("name", ["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"])
+def test_a_compiler_switched_off_for_debugging_is_named(name, monkeypatch):
+    for switch in ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"):
+        monkeypatch.delenv(switch, raising=False)
+    assert "torch.compile" not in describe(plain)
+    monkeypatch.setenv(name, "0")
+    assert "torch.compile" not in describe(plain)
+    monkeypatch.setenv(name, "1")
+    assert describe(plain)["torch.compile"].startswith(f"switched off by {name}=1")

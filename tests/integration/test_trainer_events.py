@@ -1,0 +1,70 @@
+"""What a running trainer emits beside its spans: allocator gauges at their own pace, warnings of losses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dflash import trainer as trainer_module
+from dflash.batch import WindowInfo
+from dflash.contract.config import load_config
+from dflash.contract.events import Probe, event_schema
+from dflash.devices import LogicalDevice
+from dflash.loss_health import LossHealth
+from dflash.replicas import WindowFigures
+from dflash.trainer import prepare
+
+small = (
+    "drafter.layers=1",
+    "drafter.tap_count=2",
+    "drafter.block_size=4",
+    "objective.anchors_per_document=2",
+    "data.max_length=64",
+    "window.tokens=512",
+    "pipeline.token_budget=128",
+    "devices.kind=logical",
+    "devices.link_gbps=50",
+    "devices.pinned_gbps=50",
+    "devices.pageable_gbps=50",
+    "run.checkpoint_every=-1",
+    "run.max_steps=4",
+)
+
+
+class Rows(list[dict[str, Any]]):
+    def append(self, row: Any) -> None:
+        super().append(dict(zip(event_schema.names, row, strict=True)))
+
+
+def run(*changes: str) -> Rows:
+    rows = Rows()
+    prepare(load_config(None, (*small, *changes)), probe=Probe(rows, "trainer")).run()
+    return rows
+
+
+@pytest.fixture
+def with_allocator(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LogicalDevice, "memory_figures", lambda self: {"allocated_bytes": 7.0})
+
+
+@pytest.mark.usefixtures("with_allocator")
+@pytest.mark.parametrize(("every_s", "least", "most"), [(3600.0, 2, 2), (0.0, 4, 10**6)])
+def test_allocators_are_read_by_the_clock_and_not_by_windows(
+    monkeypatch: pytest.MonkeyPatch, every_s: float, least: int, most: int
+) -> None:
+    monkeypatch.setattr(trainer_module, "memory_every_s", every_s)
+    gauges = [row for row in run() if row["name"] == "allocated_bytes"]
+    assert least <= len(gauges) <= most
+    assert {(row["device"], row["value"]) for row in gauges} == {("logical:0", 7.0), ("logical:1", 7.0)}
+
+
+def test_a_loss_that_is_not_healthy_is_a_warning_in_the_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(_self: LossHealth, window: WindowInfo, figures: WindowFigures) -> list[str]:
+        assert figures.loss > 0
+        return ["it stands still"] if window.step == 2 else []
+
+    monkeypatch.setattr(LossHealth, "check", check)
+    (warning,) = [row for row in run() if row["name"] == "warning"]
+    assert (warning["kind"], warning["window"], warning["stage"]) == ("mark", 2, "trainer")
+    assert warning["note"] == "it stands still"
