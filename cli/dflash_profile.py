@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli import compare_command
 from cli.console import Program, print_json, say, show, stdout_kept_for_result
 from cli.diagnosis_text import full_diagnosis, verdict_card
 from cli.install_check import check_install
@@ -103,6 +104,9 @@ def report_run(
         print_json({"run": str(run), "report": str(path)})
     else:
         show(str(path))
+
+
+program.app.command("compare")(compare_command.compare_runs)
 
 
 def _diagnose(run_path: Path) -> Diagnosis:

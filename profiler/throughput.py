@@ -76,18 +76,28 @@ def throughput_of(windows: pd.DataFrame, steady: SteadyRange, start_ns: int = 0)
 
 
 def bootstrap_interval(windows: pd.DataFrame) -> tuple[float, float]:
-    """The 90 % interval of tokens per second: percentiles over resampled blocks of consecutive windows.
+    """The 90 % interval of tokens per second: percentiles over resampled windows."""
+    return percentile_interval(resample_rates(windows))
+
+
+def resample_rates(windows: pd.DataFrame, seed: int = _seed) -> NDArray[np.float64]:
+    """Tokens per second of resampled blocks of consecutive windows; give each run of a pair its own `seed`.
 
     Blocks of about the cube root of the count keep the correlation between neighbours.
     """
     count = len(windows)
     block = max(2, round(count ** (1 / 3)))
     blocks = -(-count // block)
-    starts = np.random.default_rng(_seed).integers(0, count - block + 1, size=(resamples, blocks))
+    starts = np.random.default_rng(seed).integers(0, count - block + 1, size=(resamples, blocks))
     rows = (starts[:, :, None] + np.arange(block)).reshape(resamples, -1)[:, :count]
     tokens: NDArray[np.float64] = windows["tokens"].to_numpy(dtype=float)
     seconds: NDArray[np.float64] = windows["seconds"].to_numpy(dtype=float)
-    rates = tokens[rows].sum(axis=1) / seconds[rows].sum(axis=1)
-    tail = 100 * (1 - confidence_level) / 2
-    low, high = np.percentile(rates, [tail, 100 - tail])
+    rates: NDArray[np.float64] = tokens[rows].sum(axis=1) / seconds[rows].sum(axis=1)
+    return rates
+
+
+def percentile_interval(draws: NDArray[np.float64], level: float = confidence_level) -> tuple[float, float]:
+    """The interval that holds the middle `level` of the draws."""
+    tail = 100 * (1 - level) / 2
+    low, high = np.percentile(draws, [tail, 100 - tail])
     return float(low), float(high)

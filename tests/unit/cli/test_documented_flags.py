@@ -57,7 +57,9 @@ def test_a_documented_line_names_what_exists(line: str) -> None:
 
 @pytest.mark.parametrize("name", programs)
 def test_every_flag_is_tried_by_a_test(name: str) -> None:
-    tests = (root / "tests/unit/cli" / f"test_{name.replace('-', '_')}.py").read_text(encoding="utf-8")
+    here = root / "tests/unit/cli"
+    pages = [here / f"test_{name.replace('-', '_')}.py", *here.glob("test_*_command.py")]
+    tests = "".join(page.read_text(encoding="utf-8") for page in pages)
     for subcommand, flags in flags_of(name).items():
         assert f'"{subcommand}"' in tests
         assert [flag for flag in flags if f'"{flag}"' not in tests] == [], subcommand
