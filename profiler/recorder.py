@@ -35,6 +35,7 @@ from profiler.machine import describe_git, describe_hardware, own_versions
 from profiler.outcome import Ending, Verdict, judge, time_limit_code
 from profiler.samplers.base import Sampler, SamplerThread
 from profiler.samplers.gil import GilSampler
+from profiler.samplers.gil_wait import GilWaitSampler
 from profiler.samplers.gpu import GpuSampler, open_sensors
 from profiler.samplers.host import HostSampler
 from profiler.samplers.sensors import GpuSensors
@@ -124,7 +125,8 @@ class _Session:
             oom_kills=(memory.oom_kills() or 0) - kills_before,
             last_lines=[] if self.options.log is None else _printable_lines(log_tail(self.options.log)),
         )
-        self._finish(verdict, end, samplers={"gpu": switched_off, "gil": switched_off, **reports})
+        may_be_off = dict.fromkeys(("gpu", "gil", "gil_wait"), switched_off)
+        self._finish(verdict, end, samplers={**may_be_off, **reports})
         return Recording(
             run=self.run, exit_code=verdict.exit_code, status=verdict.status, reason=verdict.reason
         )
@@ -164,14 +166,20 @@ class _Session:
             yield GpuSampler(self.sensors, self.options.gpu_interval_s)
         if self.options.gil:
             yield GilSampler(lambda: self._trainer_pid(child.pid))
+            yield GilWaitSampler(lambda: self._published("gil"), child.launcher_pid)
 
     def _trainer_pid(self, started_pid: int) -> int:
         """The trainer's own pid: the command may be a wrapper that started it."""
-        try:
-            pid = self.run.manifest()["pids"]["trainer"]
-        except (RunError, KeyError, TypeError):
-            return started_pid
+        pids = self._published("pids")
+        pid = pids.get("trainer") if isinstance(pids, dict) else None
         return pid if isinstance(pid, int) and Path(f"/proc/{pid}").exists() else started_pid
+
+    def _published(self, key: str) -> object:
+        """An entry of run.json as it stands; None when it is not there."""
+        try:
+            return self.run.manifest().get(key)
+        except RunError:
+            return None
 
     def _wait(self, child: Child, ending: Ending, received: list[int], stop: threading.Event | None) -> Exit:
         limit_s = self.options.time_limit_s

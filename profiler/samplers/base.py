@@ -37,6 +37,7 @@ class Sampler(Protocol):
     name: str
     interval_s: float
     metrics: tuple[str, ...]  # all it may ever emit
+    jitter_share: float = 0.2  # of the interval, in which a tick may fall
     warning: str | None = None  # the one thing worth telling, once
     helper_cpu_s: float = 0.0  # CPU time of processes that it started
 
@@ -73,16 +74,21 @@ class Schedule:
     """
 
     def __init__(
-        self, interval_s: float, start_s: float, jitter: Callable[[], float] = random.random
+        self,
+        interval_s: float,
+        start_s: float,
+        jitter: Callable[[], float] = random.random,
+        jitter_share: float = 0.2,
     ) -> None:
-        self._interval_s, self._start_s, self._jitter = interval_s, start_s, jitter
+        self._interval_s, self._start_s = interval_s, start_s
+        self._jitter, self._jitter_share = jitter, jitter_share
         self._tick = -1
 
     def delay_s(self, now_s: float) -> float:
         """Time from `now_s` to the next tick, which is hereby taken."""
         passed = math.floor((now_s - self._start_s) / self._interval_s)
         self._tick = max(self._tick + 1, passed)
-        shift = 0.2 * (self._jitter() - 0.5)
+        shift = self._jitter_share * (self._jitter() - 0.5)
         return max(0.0, self._start_s + (self._tick + shift) * self._interval_s - now_s)
 
     def skip(self, time_s: float) -> None:
@@ -123,7 +129,9 @@ class SamplerThread:
     def _run(self) -> None:
         started_s = time.thread_time()
         if self._open():
-            schedule = Schedule(self._sampler.interval_s, time.monotonic())
+            schedule = Schedule(
+                self._sampler.interval_s, time.monotonic(), jitter_share=self._sampler.jitter_share
+            )
             while not self._stop.wait(schedule.delay_s(time.monotonic())):
                 if not self._take(self._sampler.sample):
                     schedule.skip(retry_s)

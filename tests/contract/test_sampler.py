@@ -14,11 +14,23 @@ import pytest
 
 from profiler.samplers.base import Reading, Sampler
 from profiler.samplers.gil import GilSampler
+from profiler.samplers.gil_wait import GilWaitSampler
 from profiler.samplers.gpu import GpuSampler, open_sensors
 from profiler.samplers.host import HostSampler
 
 Make = Callable[[], Sampler]
-choices = ("host", "gil", "gpu", "gpu mig", "gpu failing", "gpu without driver", "gil without program")
+choices = (
+    "host",
+    "gil",
+    "gil wait",
+    "gil wait unpublished",
+    "gpu",
+    "gpu mig",
+    "gpu failing",
+    "gpu without driver",
+    "gil without program",
+)
+any_range = {"futex_low": 2**40, "futex_high": 2**40 + 48}
 without = ("gpu without driver", "gil without program")
 
 
@@ -42,6 +54,8 @@ def make(request: pytest.FixtureRequest, data_dir: Path, busy_pid: int) -> Make:
     makers: dict[str, Make] = {
         "host": lambda: HostSampler(os.getpid()),
         "gil": lambda: GilSampler(lambda: busy_pid, length_s=1),
+        "gil wait": lambda: GilWaitSampler(lambda: {**any_range, "pid": busy_pid}, os.getpid()),
+        "gil wait unpublished": lambda: GilWaitSampler(lambda: None, os.getpid()),
         "gpu": lambda: gpu("c070_throttled_straggler"),
         "gpu mig": lambda: gpu("c060_mig"),
         "gpu failing": lambda: gpu("c068_fails_after_60_samples"),
@@ -59,7 +73,7 @@ def collect(sampler: Sampler) -> list[Reading]:
         rows += sampler.sample()
         if time.monotonic() > until_s or (sampler.name == "gil" and rows):
             break
-        time.sleep(0.0 if sampler.name == "gpu" else 0.05)
+        time.sleep(0.05 if sampler.name in ("host", "gil") else 0.0)
         if sampler.name == "host" and len(rows) > 60:
             break
     return [*rows, *sampler.close()]
@@ -100,6 +114,6 @@ def test_closing_twice_or_without_opening_is_harmless(make: Make) -> None:
 @pytest.mark.parametrize("make", choices, indirect=True)
 def test_name_pace_and_metrics_are_declared(make: Make) -> None:
     sampler = make()
-    assert sampler.name in ("host", "gpu", "gil")
+    assert sampler.name in ("host", "gpu", "gil", "gil_wait")
     assert sampler.interval_s > 0
     assert len(set(sampler.metrics)) == len(sampler.metrics) > 0

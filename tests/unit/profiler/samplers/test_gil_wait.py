@@ -1,0 +1,270 @@
+"""Who waits for the GIL, looked at from outside: true shares of a real program, and why there are none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiler.samplers import gil_wait
+from profiler.samplers.base import Reading
+from profiler.samplers.gil_wait import GilWaitSampler
+
+# `holder` keeps the GIL for half of the time inside C, `waiter` wants it all the time, `sleeper` never.
+program = """
+import ctypes, json, threading, time
+from dflash.contract.gil_range import describe_gil
+libc = ctypes.PyDLL(None)
+def hold():
+    while True:
+        libc.usleep(10_000)
+        time.sleep(0.01)
+def wait():
+    while True:
+        time.sleep(0.0002)
+def sleep():
+    time.sleep(1000)
+gil = describe_gil()
+threads = [threading.Thread(target=run, daemon=True) for run in (hold, wait, sleep)]
+for thread in threads: thread.start()
+gil["threads"] = [thread.native_id for thread in threads]
+print(json.dumps(gil), flush=True)
+input()
+"""
+
+
+@contextmanager
+def running(code: str = program) -> Iterator[dict[str, Any]]:
+    child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with child:
+        assert child.stdout is not None
+        try:
+            yield json.loads(child.stdout.readline() or "{}")
+        finally:
+            child.kill()
+
+
+def make(gil: object) -> GilWaitSampler:
+    """A sampler that never saves on sweeps."""
+    return GilWaitSampler(lambda: gil, os.getpid(), cpu_clock=lambda: 0.0)
+
+
+def watch(sampler: GilWaitSampler, sweeps: int) -> list[Reading]:
+    """What so many sweeps at odd moments give, with the last word."""
+    assert sampler.open() is None
+    rows: list[Reading] = []
+    for i in range(sweeps):
+        rows += sampler.sample()
+        time.sleep(0.003 + 0.0007 * (i % 10))
+    return [*rows, *sampler.close()]
+
+
+def last(rows: list[Reading], metric: str, key_start: str) -> float:
+    return [r.value for r in rows if r.metric == metric and r.key.startswith(key_start)][-1] or 0.0
+
+
+def shares(gil: dict[str, Any], sweeps: int = 500) -> list[float]:
+    rows = watch(make(gil), sweeps)
+    total = last(rows, "gil_sweeps", "*")
+    assert total > 0.9 * sweeps
+    return [last(rows, "gil_wait_samples", f"{tid}:") / total for tid in gil["threads"]]
+
+
+def test_shares_of_a_real_program() -> None:
+    with running() as gil:
+        holder, waiter, sleeper = shares(gil)
+    # By construction .5 for the waiter and next to nothing for the others; a crowded machine adds a little.
+    assert 0.3 < waiter < 0.7
+    assert holder < 0.25
+    assert sleeper == 0
+
+
+def test_a_range_beside_the_gil_sees_no_waits() -> None:
+    with running() as gil:
+        shifted = {**gil, "futex_low": gil["futex_high"] + 16, "futex_high": gil["futex_high"] + 64}
+        assert max(shares(shifted, 100)) == 0
+
+
+def test_every_thread_starts_at_zero_and_is_keyed_like_in_the_host_sampler() -> None:
+    with running() as gil:
+        rows = watch(make(gil), 5)
+        comm = Path(f"/proc/{gil['pid']}/comm").read_text().strip()
+    first = {r.key: r.value for r in reversed(rows) if r.metric == "gil_wait_samples"}
+    assert first == {f"{tid}:{comm}": 0 for tid in [gil["pid"], *gil["threads"]]}
+
+
+def test_an_ended_thread_says_so_and_a_new_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gil_wait, "rows_every_s", 0.0)
+    code = program.replace("input()", "input()\nthreading.Thread(target=sleep).start(); input()").replace(
+        "time.sleep(1000)", "time.sleep(0.5)"
+    )
+    with running(code) as gil:
+        rows = watch(make(gil), 120)
+    sleeper = [r for r in rows if r.key.startswith(f"{gil['threads'][2]}:")]
+    assert (sleeper[-1].value, sleeper[-1].reason) == (None, gil_wait.ended)
+    assert sleeper[-2].value == 0
+
+
+def test_a_program_that_ends_is_no_complaint() -> None:
+    with running(program.replace("input()", "time.sleep(0.2)")) as gil:
+        sampler = make(gil)
+        rows = watch(sampler, 150)
+    assert sampler.warning is None
+    assert {r.reason for r in rows} == {None, gil_wait.ended}
+
+
+def reasons(sampler: GilWaitSampler) -> set[tuple[str, str, float | None, str | None]]:
+    return {(r.key, r.metric, r.value, r.reason) for r in watch(sampler, 3)}
+
+
+def missing(reason: str) -> set[tuple[str, str, None, str]]:
+    return {("*", metric, None, reason) for metric in GilWaitSampler.metrics}
+
+
+def test_python_that_published_nothing() -> None:
+    with running("print('{}', flush=True); input()"):
+        assert reasons(make(None)) == missing(gil_wait.unpublished)
+
+
+def test_what_is_no_python() -> None:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        sampler = GilWaitSampler(lambda: None, os.getpid())
+        assert reasons(sampler) == missing(gil_wait.no_python)
+        child.kill()
+
+
+def test_the_reason_of_the_program_is_passed_on() -> None:
+    assert reasons(make({"pid": os.getpid(), "reason": "free-threaded"})) == missing("free-threaded")
+
+
+good = {"pid": 1, "futex_low": 2**40, "futex_high": 2**40 + 48}
+
+
+@pytest.mark.parametrize(
+    "odd",
+    ["text", 7, [], {}, {**good, "pid": "1"}, {**good, "futex_high": 2**41}, {**good, "futex_low": 2**41}],
+)
+def test_what_is_no_range_is_refused(odd: object) -> None:
+    assert reasons(make(odd)) == missing(gil_wait.unsound)
+
+
+def test_a_process_elsewhere_is_not_read() -> None:
+    with running() as gil, subprocess.Popen(["sleep", "60"]) as other:
+        sampler = GilWaitSampler(lambda: gil, other.pid)
+        assert reasons(sampler) == missing(gil_wait.foreign)
+        other.kill()
+
+
+def test_being_forbidden_to_look_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbid(file: int, size: int, at: int) -> bytes:
+        raise PermissionError
+
+    monkeypatch.setattr(gil_wait, "why_forbidden", lambda pid: gil_wait.no_ptrace)
+    with running() as gil:
+        monkeypatch.setattr(os, "pread", forbid)
+        sampler = make(gil)
+        rows = watch(sampler, 3)
+    assert sampler.warning == gil_wait.no_ptrace
+    assert [(r.metric, r.reason) for r in rows[-2:]] == [(m, gil_wait.no_ptrace) for m in sampler.metrics]
+
+
+def test_the_causes_of_being_forbidden_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "read_text", lambda self: "2\n")
+    assert gil_wait.why_forbidden(os.getpid()) == gil_wait.yama.format(scope=2)
+    monkeypatch.setattr(Path, "read_text", lambda self: "0\n")
+    assert gil_wait.why_forbidden(os.getpid()) == gil_wait.no_ptrace
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    assert gil_wait.why_forbidden(os.getpid()) == gil_wait.other_user
+
+
+def test_a_kernel_that_does_not_show_system_calls_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Path, "exists", lambda self: False)
+    assert make(None).open() == gil_wait.no_proc
+
+
+def test_reasons_are_distinct() -> None:
+    texts = [gil_wait.unpublished, gil_wait.no_python, gil_wait.no_proc, gil_wait.unsound, gil_wait.foreign]
+    texts += [gil_wait.other_user, gil_wait.yama, gil_wait.no_ptrace, gil_wait.ended]
+    assert len(set(texts)) == len(texts)
+
+
+class Texts:
+    """Stands in for /proc: what each look finds, by open file."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = b"running\n"
+        self.looks = 0
+        monkeypatch.setattr(os, "pread", self.read)
+
+    def read(self, file: int, size: int, at: int) -> bytes:
+        self.looks += 1
+        return self.now
+
+
+asleep = b"202 0x7f0000000000 0x189 0x0 0x0 0x0 0xffffffff 0x7f1 0x7f2\n"
+waiting = b"202 0x10000000028 0x189 0x0 0x0 0x0 0xffffffff 0x7f1 0x7f2\n"
+
+
+@pytest.fixture
+def one_thread() -> Iterator[int]:
+    with subprocess.Popen(["sleep", "60"]) as child:
+        yield child.pid
+        child.kill()
+
+
+def test_a_look_at_a_parked_thread_stands_for_all_sweeps_since_the_last(
+    monkeypatch: pytest.MonkeyPatch, one_thread: int
+) -> None:
+    texts, sampler = Texts(monkeypatch), make({**good, "pid": one_thread})
+    assert sampler.open() is None
+    texts.now = asleep
+    for _ in range(gil_wait.parked_after + 2 * gil_wait.parked_stride):
+        list(sampler.sample())
+    assert texts.looks == gil_wait.parked_after + 2
+    texts.now = waiting
+    for _ in range(5 * gil_wait.parked_stride):
+        list(sampler.sample())
+    rows = list(sampler.close())
+    sweeps, waits = last(rows, "gil_sweeps", "*"), last(rows, "gil_wait_samples", str(one_thread))
+    assert sweeps == gil_wait.parked_after + 7 * gil_wait.parked_stride
+    assert abs(waits - 5 * gil_wait.parked_stride) <= gil_wait.parked_stride
+
+
+@pytest.mark.parametrize("text", [b"running\n", waiting])
+def test_who_runs_or_waits_is_looked_at_in_every_sweep(
+    text: bytes, monkeypatch: pytest.MonkeyPatch, one_thread: int
+) -> None:
+    texts, sampler = Texts(monkeypatch), make({**good, "pid": one_thread})
+    assert sampler.open() is None
+    texts.now = text
+    for _ in range(100):
+        list(sampler.sample())
+    sampler.close()
+    assert texts.looks == 100
+
+
+def test_sweeps_become_rarer_where_they_would_cost_too_much(
+    monkeypatch: pytest.MonkeyPatch, one_thread: int
+) -> None:
+    cpu_s = 0.0
+
+    def read(file: int, size: int, at: int) -> bytes:
+        nonlocal cpu_s
+        cpu_s += 10 * gil_wait.cost_share * GilWaitSampler.interval_s
+        return b"running\n"
+
+    monkeypatch.setattr(os, "pread", read)
+    sampler = GilWaitSampler(lambda: {**good, "pid": one_thread}, os.getpid(), cpu_clock=lambda: cpu_s)
+    assert sampler.open() is None
+    for _ in range(1000):
+        list(sampler.sample())
+    assert cpu_s <= 1.02 * gil_wait.cost_share * 1000 * GilWaitSampler.interval_s
+    assert last(list(sampler.close()), "gil_sweeps", "*") > 90
