@@ -93,6 +93,7 @@ class Trainer:
         self.q_pre.add_writer()
         choice = self.config.transport_choice
         self.transport: Transport = open_transport(choice, self.devices, self.config.devices, self.probe)
+        self._saved_step = self.first_step
         self.turns = WindowTurns(self.first_step)
         self.progress = WindowProgress(self.first_step)
         self.state = PipelineState((self.q_pre, self.transport, self.turns, self.progress))
@@ -185,7 +186,8 @@ class Trainer:
 
     def _save(self) -> None:
         done = self.group.optimizer.steps_done
-        if self.checkpoints is not None and done > 0:
+        if self.checkpoints is not None and done > self._saved_step:
+            self._saved_step = done
             self._checkpoint = save_checkpoint(
                 self.checkpoints,
                 self.group,

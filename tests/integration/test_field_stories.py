@@ -1,7 +1,7 @@
-"""The three field stories and a healthy pipeline, recorded live on logical devices, each diagnosed for what it is.
+"""The field stories and a healthy pipeline, recorded live on logical devices, each diagnosed for what it is.
 
-Copies are sleeps of declared length, an order of magnitude longer (or shorter) than the computing beside them,
-so that the cause does not hang on the speed of the machine that runs the test.
+Copies are sleeps of declared length, much longer (or shorter) than the computing beside them, so that the
+cause does not hang on the speed of the machine that runs the test.
 """
 
 from __future__ import annotations

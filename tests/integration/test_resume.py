@@ -1,0 +1,130 @@
+"""Checkpoints: going on equals going straight, and nothing damaged or foreign is trained on."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+
+from dflash.checkpoint import find_checkpoint
+from dflash.contract.config import TrainConfig, load_config
+from dflash.contract.errors import CheckpointError, ConfigError
+from dflash.trainer import Trainer, TrainResult, prepare
+
+small = (
+    "drafter.layers=1",
+    "drafter.tap_count=2",
+    "drafter.block_size=4",
+    "objective.anchors_per_document=4",
+    "data.max_length=64",
+    "window.tokens=256",
+    "pipeline.token_budget=256",
+    "transport=peer",
+    "run.max_steps=6",
+    "run.checkpoint_every=1",
+    "run.keep_checkpoints=3",
+)
+
+
+def configure(*changes: str) -> TrainConfig:
+    return load_config(None, (*small, *changes))
+
+
+def stop_after(trainer: Trainer, steps: int) -> TrainResult:
+    trainer.window_done = lambda window, figures: (
+        trainer.state.request_stop("test") if window.step + 1 == steps else None
+    )
+    return trainer.run()
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run directory that holds step-2, step-3 and step-4 of a run of six."""
+    path = tmp_path_factory.mktemp("run")
+    result = stop_after(prepare(configure(), run_path=path), 4)
+    assert result.steps_done == 4
+    return path
+
+
+@pytest.fixture
+def checkpoint(stopped: Path, tmp_path: Path) -> Path:
+    """A copy of the newest checkpoint, to be harmed."""
+    return Path(shutil.copytree(stopped / "checkpoints/step-4", tmp_path / "step-4"))
+
+
+def test_the_newest_are_kept_and_nothing_else_is_left(stopped: Path) -> None:
+    names = sorted(path.name for path in (stopped / "checkpoints").iterdir())
+    assert names == ["step-2", "step-3", "step-4"]
+
+
+@pytest.mark.parametrize("source", ["", "checkpoints", "checkpoints/step-4"])
+def test_resuming_equals_the_straight_run_bit_for_bit(stopped: Path, source: str) -> None:
+    straight = prepare(configure()).run()
+    rest = prepare(configure(f"run.resume={stopped / source}")).run()
+    assert rest.steps_done == 6
+    assert rest.losses == straight.losses[4:]
+    for name, tensor in straight.weights.items():
+        assert torch.equal(rest.weights[name], tensor), name
+
+
+def test_resuming_under_another_split_trains_what_is_left(stopped: Path) -> None:
+    straight = prepare(configure()).run()
+    rest = prepare(configure(f"run.resume={stopped}", "split=2-1", "pipeline.token_budget=64")).run()
+    assert rest.losses == pytest.approx(straight.losses[4:], rel=1e-4)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "config.json"])
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "gone"])
+def test_damage_is_found_and_named_before_training(checkpoint: Path, name: str, damage: str) -> None:
+    file = checkpoint / name
+    data = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        flipped = bytes([*data[:-1], data[-1] ^ 1])
+        file.write_bytes({"empty": b"", "cut": data[: len(data) // 2], "flipped": flipped}[damage])
+    with pytest.raises(CheckpointError, match="damaged") as caught:
+        prepare(configure(f"run.resume={checkpoint}"))
+    assert caught.value.where == str(file)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"steps_done": 4}'])
+def test_an_unreadable_state_is_said_in_words(checkpoint: Path, text: str) -> None:
+    (checkpoint / "state.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"state\.json"):
+        prepare(configure(f"run.resume={checkpoint}"))
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("drafter.block_size=8", "block_size"),
+        ("drafter.layers=2", "layers"),
+        ("drafter.mask_token_id=7", "mask_token_id"),
+        ("drafter.taps=0,3", "taps"),
+        ("data.seed=1", "data.seed"),
+        ("window.tokens=512", "window.tokens"),
+    ],
+)
+def test_another_model_or_other_data_is_refused_by_name(stopped: Path, change: str, named: str) -> None:
+    with pytest.raises(CheckpointError, match="belongs to another") as caught:
+        prepare(configure(f"run.resume={stopped}", change))
+    assert str(caught.value.where).endswith(named)
+
+
+def test_nothing_left_to_train_is_refused(stopped: Path) -> None:
+    with pytest.raises(ConfigError, match="nothing is left"):
+        prepare(configure(f"run.resume={stopped}", "run.max_steps=4"))
+
+
+def test_leftovers_of_a_killed_writer_are_neither_found_nor_kept(tmp_path: Path) -> None:
+    leftover = tmp_path / "checkpoints/.step-9.123"
+    leftover.mkdir(parents=True)
+    (leftover / "state.json").write_text(json.dumps({}))
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        find_checkpoint(str(tmp_path))
+    stop_after(prepare(configure(), run_path=tmp_path), 1)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-1"]
