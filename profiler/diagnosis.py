@@ -39,7 +39,7 @@ def diagnose(timeline: Timeline) -> Diagnosis:
         capacities=capacities,
         closing_sums=closing_sums(timeline),
         emulated=timeline.emulated,
-        warnings=timeline.warnings,
+        warnings=(*timeline.warnings, *timeline.host_memory.warnings()),
     )
 
 

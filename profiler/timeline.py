@@ -14,7 +14,10 @@ import numpy as np
 import pandas as pd
 
 from dflash.contract.config import TrainConfig
+from profiler.compiles import compile_columns, count_compiles
 from profiler.depths import weigh_depths
+from profiler.gil_waits import GilWaits, measure_gil
+from profiler.host_memory import HostMemory, measure_host_memory, unsampled
 from profiler.run import Run
 from profiler.steady import SteadyRange, find_steady_range, read_windows
 from profiler.waits import clip, close_devices, close_threads, thread_spans
@@ -28,6 +31,7 @@ service_columns = [
     "stage", "index", "device", "clock", "batches", "tokens", "work_s", "s_per_batch", "s_per_token",
 ]  # fmt: skip
 copy_columns = ["stage", "path", "src", "dst", "copies", "bytes", "seconds", "gb_per_s"]
+_most_warnings = 20  # of the trainer's own; more say nothing new
 take_columns = ["index", "where", "takes", "bytes"]
 
 
@@ -38,12 +42,15 @@ class Timeline:
     windows   window, start_ns, end_ns, seconds, tokens, documents, supervised_tokens, processed_tokens (all,
               not only the steady ones)
     threads   closing sum of each stage thread (host clock): stage, index, device, tid, kind, name, channel,
-              path, ns, seconds, share. Kinds: work, copy, wait, gpu_wait, unaccounted. Adds up exactly.
+              path, ns, seconds, share. Kinds: work, copy, wait, gpu_wait, gil_wait, unaccounted. Adds up
+              exactly.
     devices   the same from the device's side: GPU-timed work first, then what its idle time was spent on
     service   one row a stage thread: batches, tokens, seconds of work, per batch, per token, and whose clock
     depths    one row a channel, weighted by time (profiler/depths.py)
     copies    stage (`link`: beside the stages' own work), path, src, dst, copies, bytes, seconds, GB/s
     takes     drafter index, where (home, away, n/a), takes, bytes
+    compiles  one row a stage thread that compiled (profiler/compiles.py)
+    gil       which threads waited for the GIL or for a CPU, and who held it (profiler/gil_waits.py)
     samples   t_s (since the run's start), source, key, metric, value, reason
     """
 
@@ -58,6 +65,9 @@ class Timeline:
     copies: pd.DataFrame
     takes: pd.DataFrame
     samples: pd.DataFrame
+    compiles: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=compile_columns))
+    gil: GilWaits = field(default_factory=GilWaits)
+    host_memory: HostMemory = unsampled  # over the whole run
     config: TrainConfig | None = None
     config_values: Mapping[str, Any] = field(default_factory=dict)
     emulated: bool | None = None
@@ -70,24 +80,29 @@ class Timeline:
         windows, set_aside = read_windows(events)
         steady = find_steady_range(windows, set_aside)
         spans = thread_spans(events)
-        lo_ns, hi_ns = _range(events, spans, steady)
-        threads, overlap_s = close_threads(spans, lo_ns, hi_ns)
+        lo_ns, hi_ns = _range(events, spans, steady, run.samples)
+        gil = measure_gil(run.samples, lo_ns, hi_ns)
+        threads, overlap_s = close_threads(spans, lo_ns, hi_ns, gil.by_tid)
+        depths = weigh_depths(events, run.config_values, lo_ns, hi_ns)
         return cls(
             start_ns=start_ns,
             range_ns=(lo_ns, hi_ns),
             steady=steady,
             windows=windows,
             threads=threads,
-            devices=close_devices(spans, lo_ns, hi_ns),
+            devices=close_devices(spans, lo_ns, hi_ns, gil.by_tid),
             service=_service(spans, lo_ns, hi_ns),
-            depths=weigh_depths(events, run.config_values, lo_ns, hi_ns),
+            depths=depths,
             copies=_copies(events, lo_ns, hi_ns),
             takes=_takes(events, lo_ns, hi_ns),
             samples=_samples(run.samples, start_ns, lo_ns, hi_ns),
+            compiles=count_compiles(events, lo_ns, hi_ns),
+            gil=gil,
+            host_memory=measure_host_memory(run.samples, windows, start_ns),
             config=run.config,
             config_values=run.config_values,
             emulated=run.emulated,
-            warnings=_warnings(run, overlap_s, set_aside),
+            warnings=_warnings(run, overlap_s, set_aside, depths),
         )
 
     @property
@@ -101,11 +116,15 @@ class Timeline:
         return self.samples[self.samples["metric"] == metric]
 
 
-def _range(events: pd.DataFrame, spans: pd.DataFrame, steady: SteadyRange) -> tuple[int, int]:
+def _range(
+    events: pd.DataFrame, spans: pd.DataFrame, steady: SteadyRange, samples: pd.DataFrame
+) -> tuple[int, int]:
     if steady.windows_seen:
         lo_ns, hi_ns = steady.start_ns, steady.end_ns
     elif len(spans[spans["name"] != "ended"]):
         lo_ns, hi_ns = int(spans["start_ns"].min()), int(spans.loc[spans["name"] != "ended", "end_ns"].max())
+    elif len(samples):  # a command that told nothing: all that was seen from outside
+        lo_ns, hi_ns = int(samples["t_ns"].min()), int(samples["t_ns"].max())
     else:
         return 0, 0
     stops = events[(events["kind"] == "mark") & (events["name"] == "stop")]
@@ -124,7 +143,7 @@ def _service(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
         stage, index = str(key[0]), key[1]
         on_gpu = set(mine.loc[mine["clock"] == "gpu", "name"])
         timed = mine[(mine["clock"] == "gpu") | ~mine["name"].isin(on_gpu)]
-        main = timed[(timed["name"] == main_work[stage]) & timed["tokens"].notna()]
+        main = timed[(timed["name"] == _main_work(stage, timed)) & timed["tokens"].notna()]
         parts = main["ns"] / main["dur_ns"]  # a batch cut by the range's edge counts for its part
         batches, tokens = float(parts.sum()), float((parts * main["tokens"]).sum())
         work_s = float(timed["ns"].sum()) / 1e9
@@ -142,6 +161,13 @@ def _service(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows, columns=service_columns)
+
+
+def _main_work(stage: str, timed: pd.DataFrame) -> str:
+    """The span that carries a batch's tokens: the stage's own, else the longest of those with tokens."""
+    counted = timed[timed["tokens"].notna()].groupby("name", observed=True)["ns"].sum()
+    known = main_work.get(stage, "")
+    return known if known in counted.index or not len(counted) else str(counted.idxmax())
 
 
 def _copies(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
@@ -173,7 +199,7 @@ def _samples(samples: pd.DataFrame, start_ns: int, lo_ns: int, hi_ns: int) -> pd
     return inside[["t_s", "source", "key", "metric", "value", "reason"]].reset_index(drop=True)
 
 
-def _warnings(run: Run, overlap_s: float, windows_set_aside: int) -> tuple[str, ...]:
+def _warnings(run: Run, overlap_s: float, windows_set_aside: int, depths: pd.DataFrame) -> tuple[str, ...]:
     told = [f"{name}: its end is missing (the writer was killed)" for name in run.torn]
     told += [f"{count} {reason}: left out" for reason, count in run.set_aside.items()]
     if windows_set_aside:
@@ -182,8 +208,13 @@ def _warnings(run: Run, overlap_s: float, windows_set_aside: int) -> tuple[str, 
         )
     if overlap_s > 0:
         told.append(f"spans of one thread overlapped for {overlap_s:.3g} s: the earlier one keeps the time")
-    if run.config is None:
-        told.append("the configuration is missing or of another version: capacities of queues may be unknown")
+    marks = run.events[(run.events["kind"] == "mark") & (run.events["name"] == "warning")]
+    told += [f"the trainer warned: {note}" for note in marks["note"].dropna()[:_most_warnings]]
+    if run.config is None and depths["capacity"].isna().any():
+        told.append("the configuration is missing or of another version: capacities of queues are unknown")
+    imported = run.manifest.get("imported")
+    notes = imported.get("notes") if isinstance(imported, Mapping) else None
+    told += [str(note) for note in notes] if isinstance(notes, list) else []
     if run.manifest.get("status") == "failed":
         told.append(f"the run failed: {run.manifest.get('reason') or 'no reason was recorded'}")
     return tuple(told)

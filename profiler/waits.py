@@ -8,7 +8,7 @@ nanoseconds. Knows nothing of what is healthy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ from numpy.typing import NDArray
 
 from profiler.run import missing_name
 
-stages = ("prefetch", "target", "drafter")  # stages with a thread of their own
+stages = ("prefetch", "target", "drafter")  # those that causes are known for, in the order of the data
+beside = ("trainer", "link", missing_name)  # every other name is that of a stage with threads of its own
+nested = ("compile",)  # spans inside others of their thread: their time is counted there
 waits = ("get", "put", "window_turn", "window_wait", "copy_wait", "ended")
 closing_columns = [
     "stage",
@@ -46,7 +48,10 @@ _awaited = {
 
 
 def kind_of(name: str) -> str:
-    """`work`, `copy`, `wait` (for a neighbour or a copy) or `gpu_wait` (for the own, then busy, device)."""
+    """`work`, `copy`, `wait` (for a neighbour or a copy) or `gpu_wait` (for the own, then busy, device).
+
+    A fifth kind, `gil_wait`, is no span: it is taken out of work by what the samples say.
+    """
     if name in waits:
         return "wait"
     return name if name in ("copy", "gpu_wait") else "work"
@@ -73,7 +78,7 @@ def thread_spans(events: pd.DataFrame) -> pd.DataFrame:
 
     Spans that another stage emitted from a stage's thread (its `tid` tells) belong to that thread.
     """
-    spans = events[(events["kind"] == "span") & (events["stage"] != "link")]
+    spans = events[(events["kind"] == "span") & (events["stage"] != "link") & ~events["name"].isin(nested)]
     spans = spans[
         [
             "stage",
@@ -91,9 +96,9 @@ def thread_spans(events: pd.DataFrame) -> pd.DataFrame:
         ]
     ]
     spans = spans.astype(dict.fromkeys(("stage", "device", "clock", "name", "channel", "path"), object))
-    own = spans[spans["stage"].isin(stages)]
+    own = spans[~spans["stage"].isin(beside)]
     threads = own.loc[own["clock"] == "host", ["stage", "index", "device", "tid"]].drop_duplicates()
-    guests = spans[~spans["stage"].isin(stages)].drop(columns=["stage", "index", "device"])
+    guests = spans[spans["stage"].isin(beside)].drop(columns=["stage", "index", "device"])
     sole = threads[~threads["tid"].duplicated(keep=False)]
     spans = pd.concat([own, guests.merge(sole, on="tid"), _ends(events, own)], ignore_index=True)
     spans["kind"] = [kind_of(name) for name in spans["name"]]
@@ -103,28 +108,40 @@ def thread_spans(events: pd.DataFrame) -> pd.DataFrame:
 
 def _ends(events: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
     """An endless span `ended` for every stage thread that stopped: it neither works nor holds anybody up."""
-    stops = events[(events["kind"] == "mark") & (events["name"] == "stop") & events["stage"].isin(stages)]
+    stops = events[(events["kind"] == "mark") & (events["name"] == "stop") & ~events["stage"].isin(beside)]
     stops = stops[own.columns].astype(own.dtypes.to_dict())
     return stops.assign(name="ended", dur_ns=_for_ever_ns - stops["t_ns"])
 
 
-def close_threads(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> tuple[pd.DataFrame, float]:
+def close_threads(
+    spans: pd.DataFrame, lo_ns: int, hi_ns: int, gil_waits: Mapping[int, float] | None = None
+) -> tuple[pd.DataFrame, float]:
     """The closing sum of every thread over [lo_ns, hi_ns), and the seconds in which spans overlapped.
 
     Where two spans of a thread overlap, the earlier one keeps the time: the union is what is counted.
+    `gil_waits`: the share of its time that each thread (by native id) waited for the GIL. It is taken out of
+    the thread's work, of every part in proportion, and cannot be more than all work.
     """
     rows: list[dict[str, Any]] = []
     overlap_ns = 0
     for who, mine in _by_thread(spans[spans["clock"] == "host"]):
         start, end = clip(mine, lo_ns, hi_ns)
         own_start, own_end = separate(start, end)
-        overlap_ns += int((end - start).sum() - (own_end - own_start).sum())
-        rows += _close(who, mine, own_end - own_start, hi_ns - lo_ns)
+        own_ns = own_end - own_start
+        overlap_ns += int((end - start).sum() - own_ns.sum())
+        taken_ns = _gil_within(mine, own_ns, own_ns, hi_ns - lo_ns, (gil_waits or {}).get(who["tid"], 0.0))
+        rows += _close(who, mine, own_ns - taken_ns, hi_ns - lo_ns, int(taken_ns.sum()))
     return _closing_frame(rows, hi_ns - lo_ns), overlap_ns / 1e9
 
 
-def close_devices(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
-    """The closing sum of every device over [lo_ns, hi_ns): its work, then what its idle time went to."""
+def close_devices(
+    spans: pd.DataFrame, lo_ns: int, hi_ns: int, gil_waits: Mapping[int, float] | None = None
+) -> pd.DataFrame:
+    """The closing sum of every device over [lo_ns, hi_ns): its work, then what its idle time went to.
+
+    Of the time that the device idled while its thread was at work, the thread's own part of waiting for the
+    GIL (see `close_threads`) was that.
+    """
     rows: list[dict[str, Any]] = []
     on_gpu = spans[spans["clock"] == "gpu"]
     for who, mine in _by_thread(spans[spans["clock"] == "host"]):
@@ -133,9 +150,23 @@ def close_devices(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
         gpu_start, gpu_end = separate(*clip(gpu, lo_ns, hi_ns))
         start, end = separate(*clip(mine, lo_ns, hi_ns))
         idle_ns = (end - start) - _busy_within(start, end, gpu_start, gpu_end)
+        waited = (gil_waits or {}).get(who["tid"], 0.0)
+        taken_ns = _gil_within(mine, end - start, idle_ns, hi_ns - lo_ns, waited)
         both = pd.concat([gpu, mine])
-        rows += _close(who, both, np.concatenate([gpu_end - gpu_start, idle_ns]), hi_ns - lo_ns)
+        own_ns = np.concatenate([gpu_end - gpu_start, idle_ns - taken_ns])
+        rows += _close(who, both, own_ns, hi_ns - lo_ns, int(taken_ns.sum()))
     return _closing_frame(rows, hi_ns - lo_ns)
+
+
+def _gil_within(
+    spans: pd.DataFrame, host_ns: Nanoseconds, counted_ns: Nanoseconds, range_ns: int, share: float
+) -> Nanoseconds:
+    """What of each span's `counted_ns` was waiting for the GIL, if the thread waited `share` of the range."""
+    is_work = (spans["kind"] == "work").to_numpy()
+    work_ns = int(host_ns[is_work].sum())
+    part = min(share * range_ns / work_ns, 1.0) if work_ns else 0.0
+    taken: Nanoseconds = np.where(is_work, np.floor(counted_ns * part), 0.0).astype(np.int64)
+    return np.minimum(taken, counted_ns)
 
 
 def clip(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> tuple[Nanoseconds, Nanoseconds]:
@@ -176,16 +207,19 @@ def _by_thread(host: pd.DataFrame) -> Iterator[tuple[dict[str, Any], pd.DataFram
     order = {stage: i for i, stage in enumerate(stages)}
     keys = ["stage", "index", "device", "tid"]
     groups: dict[Any, pd.DataFrame] = dict(iter(host.groupby(keys, observed=True, sort=False)))
-    for key in sorted(groups, key=lambda k: (order[k[0]], *k[1:])):
+    for key in sorted(groups, key=lambda k: (order.get(k[0], len(order)), *k)):
         yield dict(zip(keys, key, strict=True)), groups[key].sort_values("start_ns", kind="stable")
 
 
 def _close(
-    who: dict[str, Any], spans: pd.DataFrame, own_ns: Nanoseconds, range_ns: int
+    who: dict[str, Any], spans: pd.DataFrame, own_ns: Nanoseconds, range_ns: int, gil_ns: int
 ) -> list[dict[str, Any]]:
     sums = spans[_what].assign(ns=own_ns).groupby(_what, observed=True, sort=False)["ns"].sum()
     found: list[dict[str, Any]] = sums[sums > 0].reset_index().to_dict("records")  # type: ignore[assignment]
     rows = [{**who, **row} for row in found]
+    if gil_ns:
+        gil = {"kind": "gil_wait", "name": "gil_wait", "channel": missing_name, "path": missing_name}
+        rows.append({**who, **gil, "ns": gil_ns})
     rest = range_ns - sum(row["ns"] for row in rows)
     nothing = {"kind": "unaccounted", "name": "unaccounted", "channel": missing_name, "path": missing_name}
     return [*rows, {**who, **nothing, "ns": rest}]

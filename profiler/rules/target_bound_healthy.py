@@ -12,6 +12,7 @@ from profiler.rules import (
     drafters_wait_at_window_end,
     host_copies,
     prefetch_starvation,
+    recompiles_from_varying_shapes,
     shared_queue_cross_device,
 )
 from profiler.rules.remedies import moved_device
@@ -90,6 +91,8 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
         "drafters' work": drafter_too_slow.cost(timeline, loads),
         "copies through host memory": host_copies.cost(timeline, loads),
         "waits at window ends": drafters_wait_at_window_end.cost(timeline, loads),
+        "recompilations": recompiles_from_varying_shapes.cost(timeline, loads),
+        "swapping": timeline.host_memory.lost_share,
         "moves between drafters": shared_queue_cross_device.cost(timeline, loads),
     }
     worst = max(costs, key=lambda name: costs[name] or 0.0)

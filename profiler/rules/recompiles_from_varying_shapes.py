@@ -1,0 +1,60 @@
+"""Stages compile again and again after warm-up: every new batch shape makes another program."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from profiler.capacity import Loads, StageLoad, measure_loads
+from profiler.finding import Finding, Remedy
+from profiler.rules.verdicts import Case, Check, judge, quantity, seconds, share, unjudged
+from profiler.timeline import Timeline
+
+cause: Final = "recompiles-from-varying-shapes"
+many_recompiles: Final = 5  # after warm-up, over all stages; a straggler or two are no pattern
+
+
+def cost(timeline: Timeline, loads: Loads) -> float | None:
+    """The time that stages spend compiling after warm-up."""
+    return loads.lost_share(
+        target=compiling_share(timeline, loads.target), drafter=compiling_share(timeline, loads.drafter)
+    )
+
+
+def compiling_share(timeline: Timeline, load: StageLoad) -> float:
+    """Share of a stage's time in the steady range, over all its threads."""
+    mine = timeline.compiles[timeline.compiles["stage"] == load.stage]
+    return float(mine["seconds"].sum()) / (load.threads * load.range_s)
+
+
+def check(timeline: Timeline) -> list[Finding]:
+    """Supported when compiling after warm-up costs throughput and is done again and again."""
+    loads = measure_loads(timeline)
+    if loads is None:
+        return [unjudged(cause, timeline)]
+    compiles = timeline.compiles
+    again, spent_s = float(compiles["recompiles"].sum()), float(compiles["seconds"].sum())
+    count = int(compiles["compiles"].sum())
+    case = Case(
+        cause=cause,
+        summary="Stages compile anew for every batch shape they meet",
+        cost=cost(timeline, loads),
+        checks=[
+            Check(
+                again >= many_recompiles,
+                f"only {again:.0f} recompilations after warm-up: no pattern of shapes",
+            )
+        ],
+        evidence=[
+            share("targets compiling", compiling_share(timeline, loads.target)),
+            share("drafters compiling", compiling_share(timeline, loads.drafter)),
+            quantity("recompilations after warm-up", again, ""),
+            seconds("compiling after warm-up, all threads", spent_s),
+            seconds("one compilation", spent_s / count if count else None, "none after warm-up"),
+        ],
+        remedy=Remedy(
+            "Compile with dynamic=True, or pad batches to a few lengths (buckets), so that a handful of "
+            "programs serves all batches; or do not compile the part whose shapes vary."
+        ),
+        condition="shapes go on varying; compilations of the first steps are warm-up and are not counted",
+    )
+    return [judge(case, timeline)]

@@ -1,0 +1,87 @@
+"""Recompilations are named when they go on after warm-up, and only then."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dflash.contract.arrowlog import ArrowLog
+from dflash.contract.events import event_schema
+from profiler.diagnosis import diagnose
+from profiler.finding import Diagnosis, Finding
+from profiler.run import Run
+from profiler.timeline import Timeline
+from tests.played_pipeline import play
+
+cause = "recompiles-from-varying-shapes"
+
+
+def compile_inside(path: Path, *, part: float, first: int, last: int, stage: str = "target") -> None:
+    """Put a compilation at the start of the stage's forwards number first to last, taking `part` of each."""
+    events = Run.open(path).events
+    work = {"target": "forward", "drafter": "backward"}[stage]
+    spans = events[(events["stage"] == stage) & (events["name"] == work)]
+    log = ArrowLog(path / "events" / "compiles.arrow", event_schema)
+    for count, span in enumerate(spans.iloc[first:last].to_dict("records"), start=1):
+        shared = {name: span[name] for name in ("t_ns", "stage", "index", "device", "clock", "tid")}
+        rows = [
+            {**shared, "kind": "span", "name": "compile", "dur_ns": int(span["dur_ns"] * part)},
+            {**shared, "kind": "gauge", "name": "recompiles", "value": float(count)},
+        ]
+        for row in rows:
+            log.append(tuple(row.get(name) for name in event_schema.names))
+    log.close()
+
+
+def look(path: Path) -> tuple[Timeline, Diagnosis, Finding]:
+    timeline = Timeline.of(Run.open(path))
+    diagnosis = diagnose(timeline)
+    return timeline, diagnosis, next(f for f in diagnosis.findings if f.cause == cause)
+
+
+@pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
+def test_compiling_again_and_again_is_the_cause(tmp_path: Path, part: float) -> None:
+    path = play(tmp_path / "run", targets=1, windows=40)
+    compile_inside(path, part=part, first=0, last=10**6)
+    timeline, diagnosis, finding = look(path)
+    assert diagnosis.primary == finding
+    # Without it the drafter would set the pace, at a fifth of the time that a forward takes.
+    assert finding.measured_cost_share == pytest.approx(min(part, 0.8), abs=0.1)
+    evidence = {item.name: item.value for item in finding.evidence}
+    assert evidence["recompilations after warm-up"] == pytest.approx(
+        6 * timeline.steady.windows_used, rel=0.3
+    )
+    assert evidence["drafters compiling"] == 0
+    assert not [text for text in timeline.warnings if "overlap" in text]
+
+
+def test_compiling_in_the_first_steps_is_warm_up(tmp_path: Path) -> None:
+    path = play(tmp_path / "run", targets=1, windows=40)
+    compile_inside(path, part=0.9, first=0, last=8)  # of 240 forwards; warm-up is the first 12
+    _, diagnosis, finding = look(path)
+    assert finding.verdict == "rejected"
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.cause == "target-bound-healthy"
+
+
+def test_a_few_long_compilations_are_no_pattern(tmp_path: Path) -> None:
+    path = play(tmp_path / "run", targets=1, windows=20, batches_per_window=2, backward_s=2.5, depth=30)
+    compile_inside(path, part=1.0, first=24, last=28)
+    _, _, finding = look(path)
+    assert finding.measured_cost_share is not None
+    assert finding.verdict == "rejected"
+
+
+def test_a_run_without_a_compiler_lost_nothing_to_it(tmp_path: Path) -> None:
+    timeline, _, finding = look(play(tmp_path / "run"))
+    assert len(timeline.compiles) == 0
+    assert (finding.verdict, finding.measured_cost_share) == ("rejected", 0.0)
+
+
+def test_compile_time_is_counted_once_in_the_closing_sum(tmp_path: Path) -> None:
+    path = play(tmp_path / "run", targets=1)
+    before = Timeline.of(Run.open(path)).threads
+    compile_inside(path, part=0.5, first=0, last=10**6)
+    after = Timeline.of(Run.open(path)).threads
+    assert before.equals(after)
