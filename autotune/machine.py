@@ -9,9 +9,14 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from profiler.samplers.nvml import NvmlSensors
+from profiler.samplers.sensors import GpuDevice
+from profiler.visible_devices import NoneVisible, visible_devices
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,56 +50,41 @@ class Machine:
 def read_machine() -> Machine:
     """Read the machine this runs on. Never raises: what cannot be read is left out with a reason."""
     gpus, reason = _read_gpus()
-    if gpus:
-        gpus = visible_gpus(gpus, os.environ.get("CUDA_VISIBLE_DEVICES"))
-        reason = None if gpus else "CUDA_VISIBLE_DEVICES hides every GPU"
     return Machine(cpu=_cpu_name(), cpus=len(os.sched_getaffinity(0)), gpus=gpus, gpu_reason=reason)
 
 
-def visible_gpus(gpus: tuple[Gpu, ...], visible: str | None) -> tuple[Gpu, ...]:
-    """The GPUs that CUDA shows under a CUDA_VISIBLE_DEVICES text, in its order.
-
-    As CUDA does, an entry that fits no GPU hides itself and everything after it.
-    """
-    if visible is None:
-        return gpus
-    shown: list[Gpu] = []
-    for entry in (part.strip() for part in visible.split(",")):
-        if entry.isdecimal():
-            matches = list(gpus[int(entry) : int(entry) + 1])
-        else:
-            matches = [gpu for gpu in gpus if entry and gpu.uuid.startswith(entry)]
-        if len(matches) != 1 or matches[0] in shown:
-            break
-        shown += matches
-    return tuple(shown)
-
-
 def _read_gpus() -> tuple[tuple[Gpu, ...], str | None]:
+    sensors = NvmlSensors()
     try:
-        import pynvml
-    except ImportError:
-        return (), "nvidia-ml-py is not installed"
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        return (), f"NVML: {error}"
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
-        gpus = tuple(_read_gpu(pynvml, handle) for handle in handles)
-    except pynvml.NVMLError as error:
-        return (), f"NVML: {error}"
+        reason = sensors.open()
+        if reason is not None:
+            return (), reason
+        cvd, order = (os.environ.get(f"CUDA_{name}") for name in ("VISIBLE_DEVICES", "DEVICE_ORDER"))
+        return visible_gpus(sensors.devices(), cvd, order)
     finally:
-        pynvml.nvmlShutdown()
-    return gpus, None if gpus else "NVML lists no GPU"
+        sensors.close()
 
 
-def _read_gpu(pynvml: Any, handle: Any) -> Gpu:
-    try:
-        memory_bytes: int | None = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
-    except pynvml.NVMLError:
-        memory_bytes = None
-    return Gpu(pynvml.nvmlDeviceGetName(handle), pynvml.nvmlDeviceGetUUID(handle), memory_bytes)
+def visible_gpus(
+    listed: Sequence[GpuDevice], cvd: str | None, order: str | None
+) -> tuple[tuple[Gpu, ...], str | None]:
+    """The GPUs and MIG slices that CUDA shows, in its order where that is known, or why there are none."""
+    if cvd is None:  # all of them, whatever their order
+        whole = [device for device in listed if device.slice_of is None]
+        return tuple(map(_gpu, whole)), None if whole else "the driver lists no GPU"
+    shown = visible_devices(cvd, listed, order)
+    if isinstance(shown, NoneVisible):
+        return (), str(shown)
+    known = {device.key: device for device in listed}
+    named = [known.get(device.uuid) for device in shown]
+    return tuple(
+        Gpu("MIG slice", device.uuid, None) if found is None else _gpu(found)
+        for device, found in zip(shown, named, strict=True)
+    ), None
+
+
+def _gpu(device: GpuDevice) -> Gpu:
+    return Gpu(device.name, device.key, device.memory_bytes)
 
 
 def _cpu_name() -> str:

@@ -31,8 +31,12 @@ def record_command(
     ] = None,
     no_gil: Annotated[bool, typer.Option("--no-gil", help="Do not sample who holds the GIL.")] = False,
     gpu: Annotated[
-        str, typer.Option(help="GPU sensors: auto, none, or replay:FILE.", metavar="SENSORS")
-    ] = "auto",
+        str, typer.Option(help="GPU sensors: nvml, none, or replay:FILE (sensors.gpu).", metavar="SENSORS")
+    ] = "nvml",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="NAME=VALUE", help="A setting of the recorder, such as sensors.gpu."),
+    ] = None,
     time_limit: Annotated[
         float | None, typer.Option(min=0.1, help="Stop the command after this time.", metavar="S")
     ] = None,
@@ -44,8 +48,10 @@ def record_command(
     """
     check_install()
     from profiler.recorder import RecordOptions, record
+    from profiler.recorder_settings import apply_settings
 
     options = RecordOptions(gpu=gpu, gil=not no_gil, time_limit_s=time_limit)
+    options = apply_settings(options, settings or [])
     run_path = run_dir or new_run_path()
     if as_json:
         with stdout_kept_for_result():

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -16,11 +16,14 @@ import psutil
 
 from profiler.cgroup import MemoryCgroup
 from profiler.samplers.sensors import GpuDevice
+from profiler.visible_devices import NoneVisible, visible_devices
 
 git_limit_s = 5.0
 
 
-def describe_hardware(gpus: Sequence[GpuDevice], no_gpus: str | None) -> dict[str, object]:
+def describe_hardware(
+    gpus: Sequence[GpuDevice], no_gpus: str | None, environ: Mapping[str, str] = os.environ
+) -> dict[str, object]:
     """The entry "hardware". `no_gpus` says why the list of GPUs is empty."""
     memory_bytes = psutil.virtual_memory().total
     limit_bytes = MemoryCgroup.of_process().limit_bytes()
@@ -34,7 +37,18 @@ def describe_hardware(gpus: Sequence[GpuDevice], no_gpus: str | None) -> dict[st
         "memory_limit_bytes": min(memory_bytes, limit_bytes or memory_bytes),
         "gpus": [device.facts() for device in gpus],
         "no_gpus": no_gpus,
+        **_describe_visible(gpus, environ),
     }
+
+
+def _describe_visible(gpus: Sequence[GpuDevice], environ: Mapping[str, str]) -> dict[str, object]:
+    """What CUDA shows a command that is started here."""
+    if not gpus:
+        return {"visible_gpus": None, "no_visible_gpus": None}
+    shown = visible_devices(environ.get("CUDA_VISIBLE_DEVICES"), gpus, environ.get("CUDA_DEVICE_ORDER"))
+    if isinstance(shown, NoneVisible):
+        return {"visible_gpus": None if shown.ask_cuda else [], "no_visible_gpus": str(shown)}
+    return {"visible_gpus": [device.uuid for device in shown], "no_visible_gpus": None}
 
 
 def describe_git(directory: Path) -> dict[str, object] | None:

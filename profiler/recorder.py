@@ -37,6 +37,7 @@ from profiler.samplers.base import Sampler, SamplerThread
 from profiler.samplers.gil import GilSampler
 from profiler.samplers.gil_wait import GilWaitSampler
 from profiler.samplers.gpu import GpuSampler, open_sensors
+from profiler.samplers.gpu_processes import descends_from
 from profiler.samplers.host import HostSampler
 from profiler.samplers.sensors import GpuSensors
 
@@ -49,7 +50,7 @@ switched_off = {"status": "n/a", "reason": "switched off", "cpu_s": 0.0}
 class RecordOptions:
     """How to record."""
 
-    gpu: str = "auto"  # auto | none | replay:FILE
+    gpu: str = "nvml"  # nvml | none | replay:FILE
     gil: bool = True
     host_interval_s: float = 0.5
     gpu_interval_s: float = 0.1
@@ -163,7 +164,8 @@ class _Session:
     def _samplers(self, child: Child) -> Iterator[Sampler]:
         yield HostSampler(child.launcher_pid, self.options.host_interval_s)
         if self.sensors is not None:
-            yield GpuSampler(self.sensors, self.options.gpu_interval_s)
+            is_own = descends_from(child.launcher_pid)
+            yield GpuSampler(self.sensors, self.options.gpu_interval_s, is_own=is_own)
         if self.options.gil:
             yield GilSampler(lambda: self._trainer_pid(child.pid))
             yield GilWaitSampler(lambda: self._published("gil"), child.launcher_pid)

@@ -1,40 +1,51 @@
-"""Samples what GPUs say of themselves: one series for each device and metric.
+"""Samples what GPUs say of themselves: one series for each device and metric, each at a pace of its own.
 
-A metric that a device does not support yields one row with the reason and is not asked for again. One that
-stops answering leaves a gap: one row with the reason, then a new attempt every half minute. What hardly ever
-changes is written when it changes. Knows nothing of NVML or of the trainer.
+A metric that a device never answered, and says it cannot, yields one row with the reason and is not asked for
+again. One that stops answering leaves a gap: one row with the reason, then a new attempt every half minute.
+What hardly ever changes is written when it changes. Knows nothing of NVML or of the trainer.
 """
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from dflash.contract.errors import UsageError, nearest
 from profiler.samplers.base import Reading, Sampler, retry_s
+from profiler.samplers.gpu_processes import own_and_foreign_bytes
+from profiler.samplers.metrics import (
+    drain_s,
+    gpu_metrics,
+    metric_table,
+    power_samples,
+    process_metrics,
+    slow_s,
+)
 from profiler.samplers.nvml import NvmlSensors
 from profiler.samplers.replay import ReplaySensors
-from profiler.samplers.sensors import GpuDevice, GpuSensors, Unreadable, gpu_metrics
+from profiler.samplers.sensors import Answer, GpuDevice, GpuSensors, Unreadable
 
-written_on_change = {"mem_total_bytes", "power_limit_w", "unified_mem_total_bytes"}
+used_metric = "mem_used_bytes"
 unified_metrics = ("unified_mem_used_bytes", "unified_mem_total_bytes")
+choices = "nvml, none or replay:FILE"
 
 
-def open_sensors(choice: str) -> GpuSensors | None:
-    """The sensors behind `auto`, `none` (None) or `replay:FILE`. Raises UsageError."""
+def open_sensors(choice: str, where: str = "sensors.gpu") -> GpuSensors | None:
+    """The sensors behind `nvml`, `none` (None) or `replay:FILE`. Raises UsageError."""
     if choice == "none":
         return None
-    if choice == "auto":
+    if choice == "nvml":
         return NvmlSensors()
     kind, _, path = choice.partition(":")
     if kind == "replay" and path:
         return ReplaySensors(Path(path))
-    near = nearest(choice, ("auto", "none"))
+    near = nearest(choice, ("nvml", "none"))
     raise UsageError(
         f"{choice!r} is not a source of GPU readings",
-        where="--gpu",
-        expected="auto, none or replay:FILE",
+        where=where,
+        expected=choices,
         remedy=f"did you mean {near!r}?" if near else None,
     )
 
@@ -42,70 +53,142 @@ def open_sensors(choice: str) -> GpuSensors | None:
 class _Series:
     """One metric of one device: when to ask for it, and what of the answers to write down."""
 
-    def __init__(self, metric: str) -> None:
-        self._on_change = metric in written_on_change
+    def __init__(self, interval_s: float | None = 0.0, *, on_change: bool = False) -> None:
+        """`interval_s` of None: asked for only when that is said."""
+        self._interval_s, self._on_change = interval_s, on_change
         self._last: float | None = None
         self._ask_after_s: float | None = 0.0  # None: never again
         self.broken: str | None = None  # why it stopped answering after it once did, or never began
-        self.answering = True
+        self.answering: bool | None = None  # None: not asked yet
 
-    def is_due(self, now_s: float) -> bool:
-        return self._ask_after_s is not None and now_s >= self._ask_after_s
+    def is_due(self, now_s: float, *, at_end: bool = False) -> bool:
+        if self._ask_after_s is None:
+            return False
+        if at_end:
+            return self.answering is not False
+        return self.answering is None if self._interval_s is None else now_s >= self._ask_after_s
 
-    def take(self, answer: float | Unreadable, now_s: float) -> tuple[float | None, str | None] | None:
+    def take(self, answer: Answer, now_s: float) -> tuple[float | None, str | None] | None:
         """Value and reason to write, or None when there is nothing new to say."""
         if isinstance(answer, Unreadable):
-            self._ask_after_s = None if answer.permanent else now_s + retry_s
-            is_news = self.answering
-            self.answering = False
-            if not answer.permanent:
+            never = answer.permanent and self._last is None
+            self._ask_after_s = None if never else now_s + retry_s
+            if not never:
                 self.broken = answer.reason
+            is_news, self.answering = self.answering is not False, False
             return (None, answer.reason) if is_news else None
+        self._ask_after_s = now_s + (self._interval_s or 0.0)
+        if answer is None:
+            return None
         is_news = not (self._on_change and self._last == answer and self.answering)
         self._last, self.answering = answer, True
         return (answer, None) if is_news else None
 
 
 class GpuSampler(Sampler):
-    """Rows keyed by GPU or MIG uuid."""
+    """Rows keyed by GPU or MIG uuid. `is_own` tells whether a pid belongs to this run."""
 
     name = "gpu"
-    metrics = (*gpu_metrics, *unified_metrics)
+    metrics = (*gpu_metrics, power_samples, *process_metrics, *unified_metrics)
 
     def __init__(
-        self, sensors: GpuSensors, interval_s: float = 0.1, clock: Callable[[], float] = time.monotonic
+        self,
+        sensors: GpuSensors,
+        interval_s: float = 0.1,
+        clock: Callable[[], float] = time.monotonic,
+        is_own: Callable[[int], bool] = lambda pid: pid == os.getpid(),
     ) -> None:
         self.interval_s = interval_s
-        self._sensors, self._clock = sensors, clock
+        self._sensors, self._clock, self._is_own = sensors, clock, is_own
         self._series: dict[tuple[str, str], _Series] = {}
         self._reopen_after_s: float | None = None
+        self._used: dict[str, Answer] = {}  # the latest memory in use, by device
+        self._is_open = False
 
     def open(self) -> str | None:
         reason = self._sensors.open()
         self._reopen_after_s = self._clock() + retry_s
+        self._is_open = reason is None
         return reason
 
     def sample(self) -> Iterator[Reading]:
         now_s = self._clock()
-        if self._all_silent() and self._reopen_after_s is not None and now_s >= self._reopen_after_s:
+        if self._reopen_after_s is not None and now_s >= self._reopen_after_s and self._all_silent():
             self._reopen_after_s = now_s + retry_s
             if self._sensors.open() is not None:
                 return
-        for index, device in enumerate(self._sensors.devices()):
-            yield from self._sample_device(index, device, now_s)
-            if device.unified_memory:
-                yield from self._sample_unified(device)
+        yield from self._sample(now_s)
 
     def close(self) -> Iterator[Reading]:
+        """The last of what is read at both ends, and of the driver's own series."""
+        if self._is_open:
+            yield from self._sample(self._clock(), at_end=True)
+        self._is_open = False
         self._sensors.close()
-        return iter(())
 
-    def _sample_device(self, index: int, device: GpuDevice, now_s: float) -> Iterator[Reading]:
-        due = [m for m in gpu_metrics if self._series_of(device, m).is_due(now_s)]
-        if not due:
+    def _sample(self, now_s: float, *, at_end: bool = False) -> Iterator[Reading]:
+        for index, device in enumerate(self._sensors.devices()):
+            yield from self._sample_device(index, device, now_s, at_end)
+            if self._is_due(device, power_samples, now_s, at_end):
+                yield from self._drain(index, device, now_s)
+            if at_end:
+                continue
+            if self._is_due(device, process_metrics[0], now_s):
+                yield from self._sample_processes(index, device, now_s)
+            if device.unified_memory and self._is_due(device, unified_metrics[0], now_s):
+                yield from self._sample_unified(device, now_s)
+
+    def _is_due(self, device: GpuDevice, metric: str, now_s: float, at_end: bool = False) -> bool:
+        """Half a tick early counts as due, since ticks are jittered."""
+        return self._series_of(device, metric).is_due(now_s + self.interval_s / 2, at_end=at_end)
+
+    def _sample_device(self, index: int, device: GpuDevice, now_s: float, at_end: bool) -> Iterator[Reading]:
+        due = [
+            name
+            for name, metric in metric_table.items()
+            if (not at_end or metric.interval_s is None) and self._is_due(device, name, now_s, at_end)
+        ]
+        if due:
+            t_ns = time.monotonic_ns()
+            answers = self._sensors.read(index, due)
+            if used_metric in due:
+                self._used[device.key] = answers[due.index(used_metric)]
+            yield from self._write(device, due, answers, now_s, t_ns)
+
+    def _drain(self, index: int, device: GpuDevice, now_s: float) -> Iterator[Reading]:
+        drained, t_ns = self._sensors.drain(index), time.monotonic_ns()
+        if isinstance(drained, Unreadable):
+            yield from self._write(device, [power_samples], [drained], now_s, t_ns)
             return
-        t_ns = time.monotonic_ns()
-        for metric, answer in zip(due, self._sensors.read(index, due), strict=True):
+        series = self._series_of(device, power_samples)
+        series.take(None, now_s)
+        for sample in drained:
+            series.take(sample.watts, now_s)
+            yield Reading(sample.t_ns, device.key, power_samples, sample.watts)
+
+    def _sample_processes(self, index: int, device: GpuDevice, now_s: float) -> Iterator[Reading]:
+        answers = own_and_foreign_bytes(
+            self._sensors.processes(index), self._used.get(device.key), self._is_own
+        )
+        yield from self._write(device, process_metrics, answers, now_s, time.monotonic_ns())
+
+    def _sample_unified(self, device: GpuDevice, now_s: float) -> Iterator[Reading]:
+        memory, t_ns = self._sensors.system_memory(), time.monotonic_ns()
+        answers: list[Answer] = [Unreadable("the host's memory is unknown", permanent=True)] * 2
+        if memory is not None:
+            total, available = memory
+            answers = [float(total - available), float(total)]
+        yield from self._write(device, unified_metrics, answers, now_s, t_ns)
+
+    def _write(
+        self,
+        device: GpuDevice,
+        metrics: Sequence[str],
+        answers: Sequence[Answer],
+        now_s: float,
+        t_ns: int,
+    ) -> Iterator[Reading]:
+        for metric, answer in zip(metrics, answers, strict=True):
             series = self._series_of(device, metric)
             news = series.take(answer, now_s)
             if series.broken and self.warning is None:
@@ -113,20 +196,19 @@ class GpuSampler(Sampler):
             if news is not None:
                 yield Reading(t_ns, device.key, metric, *news)
 
-    def _sample_unified(self, device: GpuDevice) -> Iterator[Reading]:
-        memory, t_ns = self._sensors.system_memory(), time.monotonic_ns()
-        answers: list[float | Unreadable] = [Unreadable("the host's memory is unknown", permanent=True)] * 2
-        if memory is not None:
-            total, available = memory
-            answers = [float(total - available), float(total)]
-        for metric, answer in zip(unified_metrics, answers, strict=True):
-            news = self._series_of(device, metric).take(answer, self._clock())
-            if news is not None:
-                yield Reading(t_ns, device.key, metric, *news)
-
     def _series_of(self, device: GpuDevice, metric: str) -> _Series:
-        return self._series.setdefault((device.key, metric), _Series(metric))
+        key = (device.key, metric)
+        if key not in self._series:
+            told = metric_table.get(metric)
+            if told is not None:
+                self._series[key] = _Series(told.interval_s, on_change=told.on_change)
+            else:
+                interval_s = drain_s if metric == power_samples else slow_s
+                self._series[key] = _Series(interval_s, on_change=metric != power_samples)
+        return self._series[key]
 
     def _all_silent(self) -> bool:
-        drivers = [series for (_, metric), series in self._series.items() if metric in gpu_metrics]
-        return bool(drivers) and not any(series.answering for series in drivers)
+        """Whether the driver answers nothing any more, of all that it once did."""
+        repeated = [name for name, metric in metric_table.items() if metric.interval_s is not None]
+        asked = [series for (_, metric), series in self._series.items() if metric in repeated]
+        return any(s.broken for s in asked) and not any(s.answering for s in asked)

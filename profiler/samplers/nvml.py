@@ -1,25 +1,62 @@
 """GPU sensors through NVML (nvidia-ml-py), which is imported only when opened.
 
-Asks nothing that blocks: PCIe throughput takes 20 ms a call, total energy 3 ms. Every NVML error becomes a
-reason here. Knows nothing of pace or logs.
+Asks nothing that blocks: `nvmlDeviceGetPcieThroughput` takes 20 ms a call, the byte counters far less.
+Every NVML error, and every answer that makes no sense, becomes a reason here. Knows nothing of pace or logs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import operator
+import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
 
+from profiler.samplers.gpm import GpmPair
+from profiler.samplers.metrics import gpm_metrics, memory_metrics, power_samples
 from profiler.samplers.sensors import (
+    Answer,
     GpuDevice,
+    GpuProcess,
     GpuSensors,
+    PowerSample,
     Unreadable,
     explain_reading,
     explain_start,
     has_unified_memory,
+    is_number,
     judge_answer,
+    nonsense,
+    not_supported,
+    other_namespace,
 )
+
+# NVML's field numbers, by value: an older binding lacks some names, and their meaning is fixed. The fields of
+# single thermal reasons are left out, since drivers have renumbered them.
+all_links: Final = 0xFFFFFFFF  # as a field's scope: the sum over all NVLinks
+field_ids: Final[dict[str, int | tuple[int, int]]] = {
+    "power_avg_w": 185,
+    "pcie_tx_bytes": 197,
+    "pcie_rx_bytes": 198,
+    "nvlink_tx_bytes": (138, all_links),
+    "nvlink_rx_bytes": (139, all_links),
+    "throttled_power_s": 74,
+    "throttled_thermal_s": 75,
+    "throttled_board_s": 77,
+    "throttled_reliability_s": 79,
+}
+_instant_power: Final = 186
+_lacking: Final = (
+    not_supported,
+    "NVML_ERROR_FUNCTION_NOT_FOUND",
+    "NVML_ERROR_INVALID_ARGUMENT",
+    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
+)  # the driver is too old for a call that has an older form
+_value_names: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by NVML's value type
+_first_namespace: Final = 0xEFFFFFFC  # inode of the machine's first pid namespace (PROC_PID_INIT_INO)
+_sample_age_limit_us: Final = 60_000_000  # an older stamp is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +66,28 @@ class _Failure:
     error: str
 
 
+@dataclass(slots=True)
+class _Gpu:
+    """One device while connected, and what was learnt of it."""
+
+    handle: Any
+    device: GpuDevice
+    parent: Any = None  # of a MIG slice: the handle of its GPU
+    has_instant_power: bool = True
+    has_memory_v2: bool = True
+    gpm: GpmPair | _Failure | None = None
+    drained_us: int = 0  # wall-clock stamp of the newest power sample seen
+    drained_ns: int = field(default_factory=time.monotonic_ns)
+
+
 class NvmlSensors(GpuSensors):
     """All GPUs and MIG slices that the driver shows this process."""
 
-    def __init__(self) -> None:
+    def __init__(self, pid_namespace: Path = Path("/proc/self/ns/pid")) -> None:
         self._nvml: Any = None  # the module, while connected
-        self._found: list[tuple[Any, GpuDevice]] = []  # handle, facts
+        self._found: list[_Gpu] = []
         self._errors: dict[int, str] = {}  # NVML's error number to its name
+        self._pid_namespace = pid_namespace
 
     def open(self) -> str | None:
         self.close()
@@ -46,27 +98,77 @@ class NvmlSensors(GpuSensors):
         self._errors = {getattr(pynvml, n): n for n in dir(pynvml) if n.startswith("NVML_ERROR_")}
         try:
             pynvml.nvmlInit()
-            self._nvml = pynvml
-            self._found = list(self._find())
         except pynvml.NVMLError as error:
-            self.close()
             return explain_start(self._name(error))
-        return None if self._found else "the NVIDIA driver shows no GPU to this process"
+        self._nvml = pynvml
+        self._found = list(self._find())
+        if self._found:
+            return None
+        self.close()
+        return "the NVIDIA driver shows no GPU to this process"
 
     def devices(self) -> tuple[GpuDevice, ...]:
-        return tuple(device for _, device in self._found)
+        return tuple(gpu.device for gpu in self._found)
 
-    def read(self, index: int, metrics: Sequence[str]) -> list[float | Unreadable]:
-        handle, device = self._found[index]
-        answers: list[float | Unreadable] = []
-        readers = self._readers()
-        for metric in metrics:
-            answer = self._ask(readers[metric], handle)
-            if isinstance(answer, _Failure):
-                answers.append(explain_reading(answer.error, device, metric))
-            else:
-                answers.append(judge_answer(answer, device, metric))
-        return answers
+    def read(self, index: int, metrics: Sequence[str]) -> list[Answer]:
+        gpu = self._found[index]
+        wanted = set(metrics)
+        raw: dict[str, Any] = {}
+        if fields := [metric for metric in field_ids if metric in wanted]:
+            raw |= self._read_fields(gpu.handle, fields)
+        if wanted.intersection(memory_metrics):
+            raw |= self._read_memory(gpu)
+        if wanted.intersection(gpm_metrics):
+            raw |= self._read_gpm(gpu)
+        single = self._single_readers()
+        return [self._judge(raw[m] if m in raw else single[m](gpu), gpu.device, m) for m in metrics]
+
+    def drain(self, index: int) -> list[PowerSample] | Unreadable:
+        gpu = self._found[index]
+        wall_us, now_ns = time.time_ns() // 1000, time.monotonic_ns()
+        if gpu.drained_us > wall_us:  # the wall clock was set back
+            gpu.drained_us = 0
+        found = self._ask(
+            "nvmlDeviceGetSamples",
+            gpu.handle,
+            0,  # NVML_TOTAL_POWER_SAMPLES
+            gpu.drained_us,
+            pick=lambda told: [(s.timeStamp, _value_of(told[0], s.sampleValue)) for s in told[1]],
+        )
+        if isinstance(found, _Failure):
+            if found.error == "NVML_ERROR_NOT_FOUND":  # nothing new
+                return []
+            return explain_reading(found.error, gpu.device, power_samples)
+        sound = [
+            (stamp_us, watts)
+            for stamp_us, milliwatts in found
+            if is_number(stamp_us) and 0 <= wall_us - stamp_us < _sample_age_limit_us
+            if not isinstance(watts := judge_answer(milliwatts, gpu.device, "power_w"), Unreadable)
+        ]
+        if found and not sound:
+            return explain_reading(nonsense, gpu.device, power_samples)
+        samples = []
+        for stamp_us, watts in sorted(sound):
+            t_ns = now_ns - (wall_us - stamp_us) * 1000
+            if t_ns > gpu.drained_ns:
+                samples.append(PowerSample(t_ns, watts))
+                gpu.drained_us, gpu.drained_ns = stamp_us, t_ns
+        return samples
+
+    def processes(self, index: int) -> list[GpuProcess] | Unreadable:
+        if not self._sees_the_machines_pids():
+            return other_namespace
+        gpu = self._found[index]
+        found: dict[int, GpuProcess] = {}
+        for question in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
+            listed = self._ask(
+                question, gpu.handle, pick=lambda told: [(p.pid, p.usedGpuMemory) for p in told]
+            )
+            if isinstance(listed, _Failure):
+                return explain_reading(listed.error, gpu.device, "processes")
+            for pid, used in listed:
+                found[pid] = GpuProcess(pid, int(used) if is_number(used) else None)
+        return list(found.values())
 
     def system_memory(self) -> tuple[int, int] | None:
         import psutil
@@ -75,78 +177,194 @@ class NvmlSensors(GpuSensors):
         return memory.total, memory.available
 
     def close(self) -> None:
-        nvml, self._nvml, self._found = self._nvml, None, []
+        nvml, self._nvml = self._nvml, None
+        found, self._found = self._found, []
         if nvml is not None:
+            for gpu in found:
+                if isinstance(gpu.gpm, GpmPair):
+                    with contextlib.suppress(nvml.NVMLError):
+                        gpu.gpm.close()
             with contextlib.suppress(nvml.NVMLError):  # the driver may be gone already
                 nvml.nvmlShutdown()
 
-    def _readers(self) -> dict[str, Callable[[Any], int]]:
-        """How each metric is asked for, in NVML's own units."""
-        nvml = self._nvml
+    def _judge(self, raw: Any, device: GpuDevice, metric: str) -> Answer:
+        if raw is None:
+            return None
+        if isinstance(raw, _Failure):
+            return explain_reading(raw.error, device, metric)
+        return judge_answer(raw, device, metric)
+
+    def _single_readers(self) -> dict[str, Callable[[_Gpu], Any]]:
+        """How each metric that comes alone is asked for, in NVML's own units."""
+        ask = self._ask
         return {
-            "util_pct": lambda h: nvml.nvmlDeviceGetUtilizationRates(h).gpu,
-            "mem_used_bytes": lambda h: nvml.nvmlDeviceGetMemoryInfo(h).used,
-            "mem_total_bytes": lambda h: nvml.nvmlDeviceGetMemoryInfo(h).total,
             "power_w": self._power_mw,
-            "power_limit_w": nvml.nvmlDeviceGetEnforcedPowerLimit,
-            "sm_clock_mhz": lambda h: nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM),
-            "temp_c": lambda h: nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU),
-            "throttle_reasons": nvml.nvmlDeviceGetCurrentClocksThrottleReasons,
+            "sm_clock_mhz": lambda g: ask("nvmlDeviceGetClockInfo", g.handle, 1),
+            "mem_clock_mhz": lambda g: ask("nvmlDeviceGetClockInfo", g.handle, 2),
+            "util_pct": lambda g: ask(
+                "nvmlDeviceGetUtilizationRates", g.handle, pick=operator.attrgetter("gpu")
+            ),
+            "throttle_reasons": lambda g: ask("nvmlDeviceGetCurrentClocksThrottleReasons", g.handle),
+            "temp_c": lambda g: ask("nvmlDeviceGetTemperature", g.handle, 0),
+            "power_limit_w": lambda g: ask("nvmlDeviceGetEnforcedPowerLimit", g.handle),
+            "energy_j": lambda g: ask("nvmlDeviceGetTotalEnergyConsumption", g.handle),
         }
 
-    def _power_mw(self, handle: Any) -> int:
+    def _power_mw(self, gpu: _Gpu) -> Any:
         """Instant power where there is such a field: the plain reading is a mean over 1 s on recent cards."""
-        found = self._ask(self._nvml.nvmlDeviceGetFieldValues, handle, [self._nvml.NVML_FI_DEV_POWER_INSTANT])
-        if not isinstance(found, _Failure) and found[0].nvmlReturn == 0:
-            return int(found[0].value.uiVal)
-        return int(self._nvml.nvmlDeviceGetPowerUsage(handle))
+        if gpu.has_instant_power:
+            told = self._ask_fields(gpu.handle, [_instant_power])[0]
+            if not isinstance(told, _Failure):
+                return told
+            gpu.has_instant_power = told.error not in _lacking
+        return self._ask("nvmlDeviceGetPowerUsage", gpu.handle)
 
-    def _find(self) -> Iterator[tuple[Any, GpuDevice]]:
-        for index in range(self._nvml.nvmlDeviceGetCount()):
-            try:
-                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
-                parent = self._describe(handle)
-            except self._nvml.NVMLError:
+    def _read_fields(self, handle: Any, metrics: Sequence[str]) -> dict[str, Any]:
+        """Several fields in one call."""
+        return dict(zip(metrics, self._ask_fields(handle, [field_ids[m] for m in metrics]), strict=True))
+
+    def _ask_fields(self, handle: Any, fields: Sequence[int | tuple[int, int]]) -> list[Any]:
+        told = self._ask("nvmlDeviceGetFieldValues", handle, list(fields), pick=self._values_of)
+        if isinstance(told, _Failure):
+            return [told] * len(fields)
+        return told if len(told) == len(fields) else [_Failure(nonsense)] * len(fields)
+
+    def _values_of(self, fields: Any) -> list[Any]:
+        return [
+            _value_of(f.valueType, f.value) if f.nvmlReturn == 0 else _Failure(self._name_of(f.nvmlReturn))
+            for f in fields
+        ]
+
+    def _read_memory(self, gpu: _Gpu) -> dict[str, Any]:
+        if gpu.has_memory_v2:
+            told = self._ask(
+                "nvmlDeviceGetMemoryInfo",
+                gpu.handle,
+                0x02000028,  # nvmlMemory_v2, whose `used` leaves out what the driver keeps for itself
+                pick=operator.attrgetter("used", "reserved", "total"),
+            )
+            if not isinstance(told, _Failure):
+                return dict(zip(memory_metrics, told, strict=True))
+            if told.error not in _lacking:
+                return dict.fromkeys(memory_metrics, told)
+            gpu.has_memory_v2 = False
+        told = self._ask("nvmlDeviceGetMemoryInfo", gpu.handle, pick=operator.attrgetter("used", "total"))
+        if isinstance(told, _Failure):
+            return dict.fromkeys(memory_metrics, told)
+        return {
+            "mem_used_bytes": told[0],
+            "mem_reserved_bytes": _Failure(not_supported),
+            "mem_total_bytes": told[1],
+        }
+
+    def _read_gpm(self, gpu: _Gpu) -> dict[str, Any]:
+        if gpu.gpm is None:
+            handle, instance = gpu.handle, None
+            if gpu.parent is not None:
+                handle, instance = gpu.parent, gpu.device.gpu_instance
+            nvml = self._nvml
+            gpu.gpm = self._try(lambda: GpmPair(nvml, handle, gpu_instance=instance))
+        if isinstance(gpu.gpm, _Failure):
+            failure, gpu.gpm = gpu.gpm, None
+            return dict.fromkeys(gpm_metrics, failure)
+        told = self._try(gpu.gpm.look)
+        if told is None or isinstance(told, _Failure):
+            return dict.fromkeys(gpm_metrics, told)
+        return {
+            name: _Failure(self._name_of(value[0])) if isinstance(value, tuple) else value
+            for name, value in told.items()
+        }
+
+    def _find(self) -> Iterator[_Gpu]:
+        count = self._ask("nvmlDeviceGetCount")
+        for index in range(count if isinstance(count, int) and 0 < count < 4096 else 0):
+            handle = self._ask("nvmlDeviceGetHandleByIndex", index)
+            device = None if isinstance(handle, _Failure) else self._describe(handle, index)
+            if device is None:
                 continue  # one lost or forbidden GPU must not hide the others
-            yield handle, parent
-            if parent.mig:
-                yield from self._find_slices(handle, parent)
+            yield _Gpu(handle, device)
+            if device.mig:
+                yield from self._find_slices(handle, device)
 
-    def _find_slices(self, parent_handle: Any, parent: GpuDevice) -> Iterator[tuple[Any, GpuDevice]]:
-        count = self._ask(self._nvml.nvmlDeviceGetMaxMigDeviceCount, parent_handle)
-        for place in range(0 if isinstance(count, _Failure) else int(count)):
-            handle = self._ask(self._nvml.nvmlDeviceGetMigDeviceHandleByIndex, parent_handle, place)
+    def _find_slices(self, parent_handle: Any, parent: GpuDevice) -> Iterator[_Gpu]:
+        count = self._ask("nvmlDeviceGetMaxMigDeviceCount", parent_handle)
+        for place in range(count if isinstance(count, int) and 0 < count < 64 else 0):
+            handle = self._ask("nvmlDeviceGetMigDeviceHandleByIndex", parent_handle, place)
             if not isinstance(handle, _Failure):
-                yield handle, self._describe(handle, slice_of=parent.key)
+                device = self._describe(handle, parent.index, slice_of=parent.key)
+                if device is not None:
+                    yield _Gpu(handle, device, parent_handle)
 
-    def _describe(self, handle: Any, slice_of: str | None = None) -> GpuDevice:
-        nvml = self._nvml
-        name = str(nvml.nvmlDeviceGetName(handle))
-        mode = self._ask(nvml.nvmlDeviceGetMigMode, handle)
-        mig = slice_of is not None or (not isinstance(mode, _Failure) and mode[0] == 1)
-        memory = self._ask(nvml.nvmlDeviceGetMemoryInfo, handle)
-        limit_mw = self._ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
-        clock = self._ask(nvml.nvmlDeviceGetMaxClockInfo, handle, nvml.NVML_CLOCK_SM)
-        pci = self._ask(nvml.nvmlDeviceGetPciInfo, handle)
-        total = memory.error if isinstance(memory, _Failure) else memory.total
+    def _describe(self, handle: Any, index: int | None, slice_of: str | None = None) -> GpuDevice | None:
+        """The facts; None for a device that does not say who it is."""
+        uuid, name = (
+            _text(self._ask("nvmlDeviceGetUUID", handle)),
+            _text(self._ask("nvmlDeviceGetName", handle)),
+        )
+        if uuid is None:
+            return None
+        mode = self._ask("nvmlDeviceGetMigMode", handle, pick=operator.itemgetter(0))
+        mig = slice_of is not None or mode == 1
+        total = self._ask("nvmlDeviceGetMemoryInfo", handle, pick=operator.attrgetter("total"))
+        told = total.error if isinstance(total, _Failure) else total
+        limit_mw = _whole(self._ask("nvmlDeviceGetEnforcedPowerLimit", handle))
+        instances = [
+            _whole(self._ask(f"nvmlDeviceGet{kind}InstanceId", handle)) if slice_of else None
+            for kind in ("Gpu", "Compute")
+        ]
         return GpuDevice(
-            key=str(nvml.nvmlDeviceGetUUID(handle)),
-            name=name,
+            key=uuid,
+            name=name or "GPU of unknown name",
+            index=index,
             slice_of=slice_of,
+            gpu_instance=instances[0],
+            compute_instance=instances[1],
             mig=mig,
-            unified_memory=has_unified_memory(name, total, mig=mig),
-            pci_bus_id=None if isinstance(pci, _Failure) else str(pci.busId),
-            memory_bytes=None if isinstance(total, str) or total == 0 else int(total),
-            power_limit_w=None if isinstance(limit_mw, _Failure) or limit_mw == 0 else limit_mw / 1000,
-            max_sm_clock_mhz=None if isinstance(clock, _Failure) else int(clock),
+            unified_memory=has_unified_memory(name or "", told, mig=mig),
+            pci_bus_id=_text(self._ask("nvmlDeviceGetPciInfo", handle, pick=operator.attrgetter("busId"))),
+            memory_bytes=_whole(total) or None,
+            power_limit_w=limit_mw / 1000 if limit_mw else None,
+            max_sm_clock_mhz=_whole(self._ask("nvmlDeviceGetMaxClockInfo", handle, 1)) or None,
         )
 
-    def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
-        """NVML's answer, or the error in its place."""
+    def _ask(self, question: str, *arguments: Any, pick: Callable[[Any], Any] = lambda told: told) -> Any:
+        """What `pick` takes from NVML's answer, or the failure in its place."""
+        asked = getattr(self._nvml, question, None)
+        if asked is None:  # an older binding
+            return _Failure("NVML_ERROR_FUNCTION_NOT_FOUND")
+        return self._try(lambda: pick(asked(*arguments)))
+
+    def _try(self, question: Callable[[], Any]) -> Any:
         try:
-            return question(*arguments)
+            return question()
         except self._nvml.NVMLError as error:
             return _Failure(self._name(error))
+        except (AttributeError, TypeError, ValueError, LookupError):
+            return _Failure(nonsense)
 
     def _name(self, error: Any) -> str:
-        return self._errors.get(error.value, f"NVML error {error.value}")
+        return self._name_of(error.value)
+
+    def _name_of(self, number: Any) -> str:
+        return self._errors.get(number, f"NVML error {number}")
+
+    def _sees_the_machines_pids(self) -> bool:
+        """NVML numbers processes as the machine's first pid namespace does."""
+        try:
+            return self._pid_namespace.stat().st_ino == _first_namespace
+        except OSError:
+            return False
+
+
+def _value_of(kind: Any, value: Any) -> Any:
+    """The member of NVML's value union that its type names."""
+    return getattr(value, _value_names[kind])
+
+
+def _text(told: Any) -> str | None:
+    text = told.decode(errors="replace") if isinstance(told, bytes) else told
+    return text if isinstance(text, str) and text else None
+
+
+def _whole(told: Any) -> int | None:
+    return int(told) if is_number(told) and told < 2**63 and told != 0xFFFFFFFF else None

@@ -5,28 +5,37 @@ Real GPUs answer through nvml.py, recorded ones through replay.py. Knows nothing
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
-gpu_metrics = (
-    "util_pct",  # share of time with a kernel resident: says nothing of how much work it was
-    "mem_used_bytes",
-    "mem_total_bytes",
-    "power_w",  # instant where the driver has it, else its 1 s mean
-    "power_limit_w",
-    "sm_clock_mhz",
-    "temp_c",
-    "throttle_reasons",  # NVML's bit mask
-)
+from profiler.samplers.metrics import metric_table
 
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """Why a reading has no value. A permanent reason is not worth asking about again."""
+    """Why a reading has no value. Not worth asking again after a permanent reason at the first try."""
 
     reason: str
     permanent: bool
+
+
+Answer = float | Unreadable | None  # None: nothing to say yet (a rate needs two looks)
+
+
+class PowerSample(NamedTuple):
+    """One value of the driver's own 20 ms series."""
+
+    t_ns: int  # CLOCK_MONOTONIC
+    watts: float
+
+
+class GpuProcess(NamedTuple):
+    """A process that holds memory of a GPU."""
+
+    pid: int
+    used_bytes: int | None  # None: the driver does not say
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +44,10 @@ class GpuDevice:
 
     key: str  # NVML's uuid: GPU-… or MIG-…
     name: str
+    index: int | None = None  # NVML's number of the GPU, for a slice that of its GPU
     slice_of: str | None = None  # the uuid of the GPU that a MIG slice belongs to
+    gpu_instance: int | None = None  # of a MIG slice
+    compute_instance: int | None = None
     mig: bool = False  # the slice itself, or a GPU cut into slices
     unified_memory: bool = False  # the GPU has no memory apart from the host's
     pci_bus_id: str | None = None
@@ -60,8 +72,16 @@ class GpuSensors(Protocol):
         """GPUs in NVML order, each followed by its MIG slices."""
         ...
 
-    def read(self, index: int, metrics: Sequence[str]) -> list[float | Unreadable]:
+    def read(self, index: int, metrics: Sequence[str]) -> list[Answer]:
         """The metrics named, of `devices()[index]`, in order."""
+        ...
+
+    def drain(self, index: int) -> list[PowerSample] | Unreadable:
+        """The driver's power samples since the last call, in time order; none from before `open`."""
+        ...
+
+    def processes(self, index: int) -> list[GpuProcess] | Unreadable:
+        """Who holds memory of `devices()[index]`, by pids of this process's own namespace."""
         ...
 
     def system_memory(self) -> tuple[int, int] | None:
@@ -74,6 +94,11 @@ class GpuSensors(Protocol):
 
 
 unified_reason = "unified memory: the GPU uses the host's, see unified_mem_used_bytes"
+other_namespace = Unreadable(
+    "pid namespace: the driver counts processes of the host, which have other numbers here", permanent=True
+)
+nonsense = "an answer that makes no sense"
+not_supported = "NVML_ERROR_NOT_SUPPORTED"
 
 _start_reasons = {
     "NVML_ERROR_LIBRARY_NOT_FOUND": "no NVIDIA driver library on this machine",
@@ -82,19 +107,22 @@ _start_reasons = {
     "NVML_ERROR_NO_PERMISSION": "no permission to talk to the NVIDIA driver",
 }
 _reading_reasons = {
-    "NVML_ERROR_NOT_SUPPORTED": "not supported by this GPU",
+    not_supported: "not supported by this GPU",
     "NVML_ERROR_FUNCTION_NOT_FOUND": "not supported by this driver",
     "NVML_ERROR_INVALID_ARGUMENT": "not supported by this GPU",
+    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH": "not supported by this driver",
     "NVML_ERROR_NO_PERMISSION": "no permission",
     "NVML_ERROR_GPU_IS_LOST": "the GPU has fallen off the bus",
     **{k: v for k, v in _start_reasons.items() if "PERMISSION" not in k},
 }
 _permanent = {
-    "NVML_ERROR_NOT_SUPPORTED",
+    not_supported,
     "NVML_ERROR_FUNCTION_NOT_FOUND",
     "NVML_ERROR_INVALID_ARGUMENT",
+    "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
     "NVML_ERROR_NO_PERMISSION",
 }
+_all_bits = (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF)
 
 
 def explain_start(error: str) -> str:
@@ -112,20 +140,37 @@ def explain_reading(error: str, device: GpuDevice, metric: str) -> Unreadable:
     return Unreadable(f"{reason} ({error})", permanent=error in _permanent)
 
 
-def judge_answer(answer: float, device: GpuDevice, metric: str) -> float | Unreadable:
+def judge_answer(answer: Any, device: GpuDevice, metric: str) -> float | Unreadable:
     """The value in the metric's unit from an answer in NVML's, unless it cannot be true.
 
     Some drivers answer "success" and mean "unknown": all bits set, or a zero where there can be none.
     """
+    told = metric_table[metric]
     if device.unified_memory and metric.startswith("mem_"):
         return Unreadable(unified_reason, permanent=True)
-    if answer in (0xFFFFFFFF, 0xFFFFFFFFFFFFFFFF):
-        return explain_reading("NVML_ERROR_NOT_SUPPORTED", device, metric)
-    if answer == 0 and metric in ("mem_total_bytes", "power_limit_w"):
+    if not is_number(answer):
+        return explain_reading(nonsense, device, metric)
+    if answer in _all_bits:
+        return explain_reading(not_supported, device, metric)
+    if answer == 0 and told.zero_is_unknown:
         return Unreadable("the driver says 0, which cannot be", permanent=True)
-    return answer / 1000 if metric in ("power_w", "power_limit_w") else float(answer)  # NVML has milliwatts
+    value = float(answer) / told.per_unit
+    more_than_all = metric == "mem_used_bytes" and value > (device.memory_bytes or math.inf)
+    if value > told.ceiling or more_than_all:
+        return explain_reading(nonsense, device, metric)
+    return value
 
 
-def has_unified_memory(name: str, total_bytes: float | str, *, mig: bool) -> bool:
+def is_number(answer: Any) -> bool:
+    """Whether a sensor can have meant it: finite and not negative."""
+    return (
+        isinstance(answer, int | float)
+        and not isinstance(answer, bool)
+        and math.isfinite(answer)
+        and answer >= 0
+    )
+
+
+def has_unified_memory(name: str, total_bytes: object, *, mig: bool) -> bool:
     """Whether a GPU lives in the host's memory. `total_bytes`: NVML's answer, or the name of its error."""
-    return not mig and ("GB10" in name or total_bytes in (0, "NVML_ERROR_NOT_SUPPORTED"))
+    return not mig and ("GB10" in name or total_bytes == 0 or total_bytes == not_supported)

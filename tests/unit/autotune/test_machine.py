@@ -2,9 +2,13 @@
 
 import pytest
 
-from autotune.machine import Gpu, read_machine, visible_gpus
+from autotune.machine import read_machine, visible_gpus
+from profiler.samplers.sensors import GpuDevice
 
-gpus = (Gpu("A", "GPU-aa1", 1), Gpu("B", "GPU-bb2", 1), Gpu("C", "GPU-bb3", 1))
+listed = [
+    GpuDevice(key=uuid, name=name, index=index, memory_bytes=1)
+    for index, (name, uuid) in enumerate([("A", "GPU-aa1"), ("B", "GPU-bb2"), ("C", "GPU-bb3")])
+]
 
 
 def test_machine_without_gpus_says_why():
@@ -24,11 +28,26 @@ def test_machine_without_gpus_says_why():
         ("0,7,1", "A"),  # everything after an entry that fits nothing is hidden
         ("GPU-bb3", "C"),
         ("GPU-bb", ""),  # fits two
-        ("0,0", "A"),
+        ("0,0", ""),
     ],
 )
 def test_visible_gpus_are_those_that_cuda_shows(visible, names):
-    assert "".join(gpu.name for gpu in visible_gpus(gpus, visible)) == names
+    gpus, reason = visible_gpus(listed, visible, "PCI_BUS_ID")
+    assert "".join(gpu.name for gpu in gpus) == names
+    assert (reason or "").startswith("no visible GPU because ") == (not names)
+
+
+def test_different_models_by_number_are_not_guessed():
+    gpus, reason = visible_gpus(listed, "0", None)
+    assert gpus == ()
+    assert "CUDA_DEVICE_ORDER=PCI_BUS_ID" in reason
+    assert len(visible_gpus(listed, None, None)[0]) == 3  # all of them need no order
+
+
+def test_slice_that_the_driver_does_not_list_is_still_a_device():
+    gpus, reason = visible_gpus(listed, "MIG-unlisted", None)
+    assert [(gpu.uuid, gpu.memory_bytes) for gpu in gpus] == [("MIG-unlisted", None)]
+    assert reason is None
 
 
 def test_equal_cards_make_equal_machines_whatever_their_uuids(gpu_machine):

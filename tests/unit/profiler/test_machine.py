@@ -61,3 +61,18 @@ def test_missing_gpus_have_a_reason() -> None:
 
 def test_versions_name_python_and_ours() -> None:
     assert set(own_versions()) == {"python", "dflash-tune"}
+
+
+gpus = [GpuDevice(key=f"GPU-{i}", name="H", index=i) for i in range(2)]
+
+
+def test_gpus_that_cuda_shows_the_command_are_told_by_uuid() -> None:
+    def shown(**environ: str) -> tuple[object, object]:
+        facts = describe_hardware(gpus, None, environ)
+        return facts["visible_gpus"], facts["no_visible_gpus"]
+
+    assert shown() == (["GPU-0", "GPU-1"], None)
+    assert shown(CUDA_VISIBLE_DEVICES="1,0") == (["GPU-1", "GPU-0"], None)
+    assert shown(CUDA_VISIBLE_DEVICES="") == ([], "no visible GPU because CUDA_VISIBLE_DEVICES is empty")
+    assert shown(CUDA_DEVICE_ORDER="FASTEST_FIRST")[0] is None  # unknown, which is not none
+    assert describe_hardware([], "no driver", {})["visible_gpus"] is None

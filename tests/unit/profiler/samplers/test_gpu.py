@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,8 +13,9 @@ import pytest
 from dflash.contract.errors import UsageError
 from profiler.samplers.base import Reading, retry_s
 from profiler.samplers.gpu import GpuSampler, open_sensors
+from profiler.samplers.metrics import gpu_metrics, metric_table, power_samples, process_metrics
 from profiler.samplers.replay import ReplaySensors
-from profiler.samplers.sensors import GpuDevice, GpuSensors, Unreadable, gpu_metrics
+from profiler.samplers.sensors import Answer, GpuDevice, GpuProcess, GpuSensors, PowerSample, Unreadable
 
 gpu0, gpu1 = "GPU-00000000-1111-2222-3333-444444444440", "GPU-00000001-1111-2222-3333-444444444441"
 mig_slice = "MIG-aaaa0000-0000-0000-0000-000000000001"
@@ -42,9 +44,13 @@ def values(readings: dict[tuple[str, str], Reading], key: str) -> dict[str, floa
     return {metric: reading.value for (k, metric), reading in readings.items() if k == key}
 
 
+def known(readings: dict[tuple[str, str], Reading], key: str) -> dict[str, float | None]:
+    return {metric: value for metric, value in values(readings, key).items() if value is not None}
+
+
 def test_every_metric_of_a_whole_gpu_is_read_in_its_unit(cases: Path) -> None:
     readings = first_readings(cases / "c070_throttled_straggler.json")
-    assert values(readings, gpu1) == {
+    assert known(readings, gpu1) == {
         "util_pct": 100,
         "mem_used_bytes": 40_000_000_000,
         "mem_total_bytes": 85_899_345_920,
@@ -53,8 +59,12 @@ def test_every_metric_of_a_whole_gpu_is_read_in_its_unit(cases: Path) -> None:
         "sm_clock_mhz": 780,
         "temp_c": 93,
         "throttle_reasons": 64,
+        "energy_j": 123456.789,
+        "own_mem_bytes": 30_000_000_000,
+        "foreign_mem_bytes": 10_000_000_000,
     }
-    assert all(reading.reason is None for reading in readings.values())
+    absent = {reading.reason for reading in readings.values() if reading.value is None}
+    assert absent == {"not supported by this GPU (NVML_ERROR_NOT_SUPPORTED)"}
     assert len({key for key, _ in readings}) == 4
 
 
@@ -112,8 +122,12 @@ def test_driver_that_fails_on_the_way_leaves_one_gap_and_one_warning(cases: Path
     assert [row.value for row in power[:60]] == [300] * 60
     assert [row.value for row in power[60:]] == [None]
     assert power[60].reason == "the driver failed to answer (NVML_ERROR_UNKNOWN)"
-    assert sum(row.value is None for row in rows) == 2 * len(gpu_metrics)
-    assert sampler.warning == f"{gpu0}: util_pct stopped answering: {power[60].reason}"
+    gaps = [row for row in rows if row.reason == power[60].reason]
+    assert len({(row.key, row.metric) for row in gaps}) == len(gaps)  # one row for each series that ended
+    assert {row.metric for row in gaps if row.key == gpu1} == {
+        *known({(r.key, r.metric): r for r in rows if r.value is not None}, gpu1)
+    } - {"energy_j"}
+    assert sampler.warning == f"{gpu0}: power_w stopped answering: {power[60].reason}"
 
 
 class RecoveringSensors(GpuSensors):
@@ -131,11 +145,17 @@ class RecoveringSensors(GpuSensors):
     def devices(self) -> tuple[GpuDevice, ...]:
         return (GpuDevice(key="GPU-a", name="fake"),)
 
-    def read(self, index: int, metrics: Sequence[str]) -> list[float | Unreadable]:
+    def read(self, index: int, metrics: Sequence[str]) -> list[Answer]:
         self.asked += metrics
         if self.down is not None:
             return [self.down] * len(metrics)
         return [Unreadable("not supported", True) if m == "temp_c" else 1.0 for m in metrics]
+
+    def drain(self, index: int) -> list[PowerSample] | Unreadable:
+        return Unreadable("not supported", True)
+
+    def processes(self, index: int) -> list[GpuProcess] | Unreadable:
+        return []
 
     def system_memory(self) -> tuple[int, int] | None:
         return None
@@ -179,13 +199,100 @@ def test_silent_driver_is_reopened_at_a_slow_pace_and_the_series_goes_on() -> No
 
 
 def test_what_hardly_changes_is_written_when_it_changes() -> None:
-    sampler, _ = sampled(RecoveringSensors())
-    first, second = list(sampler.sample()), list(sampler.sample())
+    sampler, clock = sampled(RecoveringSensors())
+    first = list(sampler.sample())
+    clock.now_s += 10
+    second = list(sampler.sample())
+    once = {name for name, metric in metric_table.items() if metric.on_change}
     assert {r.metric for r in first} - {r.metric for r in second} == {
-        "mem_total_bytes",
-        "power_limit_w",
+        *once,
         "temp_c",
+        power_samples,
+        "energy_j",
+        *process_metrics,
     }
+
+
+def test_each_metric_is_asked_for_at_its_own_pace() -> None:
+    sensors = RecoveringSensors()
+    sampler, clock = sampled(sensors)
+    jitter = itertools.cycle((0.01, -0.01, 0.004, -0.004))  # as the thread's schedule has it
+    for tick in range(100):  # ten seconds
+        clock.now_s = tick * 0.1 + next(jitter)
+        list(sampler.sample())
+    asked = {metric: sensors.asked.count(metric) for metric in gpu_metrics}
+    assert asked["power_w"] == asked["sm_clock_mhz"] == 100
+    assert 48 <= asked["util_pct"] <= 50
+    assert 9 <= asked["pcie_tx_bytes"] <= 10
+    assert asked["power_avg_w"] == 2
+    assert asked["energy_j"] == 1
+    list(sampler.close())
+    assert sensors.asked.count("energy_j") == 2
+    assert sensors.asked.count("power_w") == 100
+
+
+def test_error_that_comes_late_is_a_gap_even_where_the_driver_calls_it_unsupported() -> None:
+    sensors = RecoveringSensors()
+    sampler, clock = sampled(sensors)
+    list(sampler.sample())
+    sensors.down = Unreadable("not supported", permanent=True)
+    clock.now_s += 1
+    assert [r.reason for r in sampler.sample() if r.metric == "power_w"] == ["not supported"]
+    sensors.down = None
+    clock.now_s += retry_s
+    assert [r.value for r in sampler.sample() if r.metric == "power_w"] == [1.0]
+    assert "power_w stopped answering" in str(sampler.warning)
+
+
+def test_power_samples_are_drained_once_a_second_and_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "case.json"
+    entry = {"uuid": "GPU-a", "name": "x", "power_samples": {"interval_ms": 20, "mw": [500_000, 100_000]}}
+    path.write_text(json.dumps({"gpus": [entry]}))
+    clock = Clock()
+    sampler = GpuSampler(ReplaySensors(path, lambda: 10**9 + round(clock.now_s * 1e9)), clock=clock)
+    assert sampler.open() is None
+    counts = []
+    rows: list[Reading] = []
+    for tick in range(25):
+        clock.now_s = tick * 0.1
+        now = [r for r in sampler.sample() if r.metric == power_samples]
+        counts.append(len(now))
+        rows += now
+    assert {tick: n for tick, n in enumerate(counts) if n} == {10: 50, 20: 50}
+    clock.now_s = 2.5
+    rows += [r for r in sampler.close() if r.metric == power_samples]
+    assert len(rows) == 125
+    assert {b.t_ns - a.t_ns for a, b in itertools.pairwise(rows)} == {20_000_000}
+    assert [r.value for r in rows[:3]] == [500, 100, 500]
+
+
+def test_memory_of_others_is_what_is_left_of_the_whole(tmp_path: Path, cases: Path) -> None:
+    data: dict[str, Any] = json.loads((cases / "c057_util100_low_power.json").read_text())
+    data["gpus"][0]["procs"].append({"pid": 1, "used": 6_000_000_000})
+    data["gpus"][1]["procs"] = [{"pid": 1, "used": 40_000_000_000}]
+    (tmp_path / "case.json").write_text(json.dumps(data))
+    readings = first_readings(tmp_path / "case.json")
+    assert readings[gpu0, "own_mem_bytes"].value == 30_000_000_000
+    assert readings[gpu0, "foreign_mem_bytes"].value == 10_000_000_000
+    assert readings[gpu1, "own_mem_bytes"].value == 0  # the list is whole, and we are not on it
+    assert readings[gpu1, "foreign_mem_bytes"].value == 40_000_000_000
+
+
+def test_pids_of_another_namespace_give_no_number(cases: Path) -> None:
+    readings = first_readings(cases / "c066_pid_host_namespace.json")
+    for metric in process_metrics:
+        assert readings[gpu0, metric].value is None
+        assert str(readings[gpu0, metric].reason).startswith("pid namespace")
+    assert readings[gpu0, "mem_used_bytes"].value == 40_000_000_000
+
+
+def test_driver_that_hides_what_a_process_uses_gives_no_number(tmp_path: Path, cases: Path) -> None:
+    data: dict[str, Any] = json.loads((cases / "c057_util100_low_power.json").read_text())
+    data["gpus"][0]["procs"] = [{"pid": "SELF", "used": None}]
+    (tmp_path / "case.json").write_text(json.dumps(data))
+    readings = first_readings(tmp_path / "case.json")
+    assert readings[gpu0, "own_mem_bytes"].value is None
+    assert readings[gpu0, "foreign_mem_bytes"].value is None
 
 
 @pytest.mark.parametrize(
@@ -216,8 +323,10 @@ def test_answers_of_one_gpu_may_change_alone(tmp_path: Path, cases: Path) -> Non
     data["after_samples"] = {"1": {"1": {"temp_c": 91, "power_mw": {"error": "NVML_ERROR_GPU_IS_LOST"}}}}
     path = tmp_path / "case.json"
     path.write_text(json.dumps(data))
-    sampler = GpuSampler(ReplaySensors(path))
+    clock = Clock()
+    sampler = GpuSampler(ReplaySensors(path), clock=clock)
     list(sampler.sample())
+    clock.now_s = 1
     second = {(r.key, r.metric): r for r in sampler.sample()}
     assert (second[gpu0, "temp_c"].value, second[gpu1, "temp_c"].value) == (60, 91)
     assert second[gpu1, "power_w"].reason == "the GPU has fallen off the bus (NVML_ERROR_GPU_IS_LOST)"
@@ -234,7 +343,7 @@ def test_file_that_is_no_recording_is_a_usage_error(tmp_path: Path, text: str) -
 
 def test_unknown_source_of_readings_is_refused_with_the_choices() -> None:
     with pytest.raises(UsageError) as caught:
-        open_sensors("atuo")
-    assert caught.value.expected == "auto, none or replay:FILE"
-    assert "auto" in str(caught.value.remedy)
+        open_sensors("nvmml")
+    assert caught.value.expected == "nvml, none or replay:FILE"
+    assert "nvml" in str(caught.value.remedy)
     assert open_sensors("none") is None
