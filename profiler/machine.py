@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 
 from profiler.cgroup import MemoryCgroup
+from profiler.numa import gpu_node, read_nodes
 from profiler.samplers.sensors import GpuDevice
 from profiler.visible_devices import NoneVisible, visible_devices
 
@@ -35,7 +36,8 @@ def describe_hardware(
         "memory_bytes": memory_bytes,
         "cgroup_limit_bytes": limit_bytes,
         "memory_limit_bytes": min(memory_bytes, limit_bytes or memory_bytes),
-        "gpus": [device.facts() for device in gpus],
+        "numa_nodes": {str(node): cpus for node, cpus in read_nodes().items()},
+        "gpus": [{**device.facts(), "numa_node": gpu_node(device.pci_bus_id)} for device in gpus],
         "no_gpus": no_gpus,
         **_describe_visible(gpus, environ),
     }

@@ -39,6 +39,7 @@ from profiler.samplers.gil_wait import GilWaitSampler
 from profiler.samplers.gpu import GpuSampler, open_sensors
 from profiler.samplers.gpu_processes import descends_from
 from profiler.samplers.host import HostSampler
+from profiler.samplers.numa import NumaSampler
 from profiler.samplers.sensors import GpuSensors
 
 poll_s = 0.2  # between looks at the stop event, the time limit and received signals
@@ -163,6 +164,7 @@ class _Session:
 
     def _samplers(self, child: Child) -> Iterator[Sampler]:
         yield HostSampler(child.launcher_pid, self.options.host_interval_s)
+        yield NumaSampler(child.launcher_pid)
         if self.sensors is not None:
             is_own = descends_from(child.launcher_pid)
             yield GpuSampler(self.sensors, self.options.gpu_interval_s, is_own=is_own)

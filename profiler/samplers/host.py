@@ -17,6 +17,8 @@ from profiler.process_tree import ProcessTree
 from profiler.samplers.base import Reading, Sampler
 
 tree_metrics = ("rss_anon_bytes", "rss_file_bytes", "rss_shmem_bytes", "swap_bytes")
+held_metrics = ("locked_bytes", "pinned_bytes")  # of the tree, on change
+switches_every_s = 5.0  # a file a thread: too dear for every sample
 
 
 class HostSampler(Sampler):
@@ -25,6 +27,8 @@ class HostSampler(Sampler):
     name = "host"
     metrics = (
         *tree_metrics,
+        *held_metrics,
+        "major_faults",
         "cpu_s",
         "context_switches",
         "processes",
@@ -33,6 +37,8 @@ class HostSampler(Sampler):
         "process_cpu_s",
         "thread_cpu_s",
         "thread_run_queue_wait_s",
+        "thread_voluntary_switches",
+        "thread_involuntary_switches",
         "mem_total_bytes",
         "mem_available_bytes",
         "mem_limit_bytes",
@@ -51,6 +57,7 @@ class HostSampler(Sampler):
         self._root_pid = root_pid
         self._last: dict[tuple[str, str], tuple[float | None, str | None]] = {}
         self._t_ns = 0
+        self._next_switches_s = 0.0
 
     def open(self) -> str | None:
         if not Path("/proc/self/schedstat").exists():
@@ -61,6 +68,9 @@ class HostSampler(Sampler):
     def sample(self) -> Iterator[Reading]:
         self._t_ns = time.monotonic_ns()
         self._tree.refresh()
+        if time.monotonic() >= self._next_switches_s:
+            self._next_switches_s = time.monotonic() + switches_every_s
+            self._tree.refresh_switches()
         yield from self._sample_tree()
         yield from self._sample_machine()
 
@@ -74,6 +84,10 @@ class HostSampler(Sampler):
         for metric in tree_metrics:
             kind = metric.removeprefix("rss_").removesuffix("_bytes")
             yield self._read("tree", metric, tree.memory_bytes(kind), "the kernel does not say")
+        for metric in held_metrics:
+            value = tree.memory_bytes(metric.removesuffix("_bytes"))
+            yield from self._on_change("tree", metric, value, "the kernel does not say")
+        yield from self._on_change("tree", "major_faults", tree.major_faults)
         yield self._read("tree", "cpu_s", tree.cpu_s)
         yield self._read("tree", "context_switches", tree.switches)
         yield self._read("tree", "processes", len(processes))
@@ -86,6 +100,10 @@ class HostSampler(Sampler):
             for thread in process.threads.values():  # hundreds, most of them asleep
                 yield from self._on_change(thread.key, "thread_cpu_s", thread.cpu_s)
                 yield from self._on_change(thread.key, "thread_run_queue_wait_s", thread.run_queue_wait_s)
+                if thread.gave_up is not None:
+                    yield from self._on_change(thread.key, "thread_voluntary_switches", thread.gave_up)
+                if thread.pushed_off is not None:
+                    yield from self._on_change(thread.key, "thread_involuntary_switches", thread.pushed_off)
 
     def _sample_machine(self) -> Iterator[Reading]:
         memory, swap, cpu = psutil.virtual_memory(), psutil.swap_memory(), psutil.cpu_times()

@@ -17,6 +17,7 @@ from profiler.samplers.gil import GilSampler
 from profiler.samplers.gil_wait import GilWaitSampler
 from profiler.samplers.gpu import GpuSampler, open_sensors
 from profiler.samplers.host import HostSampler
+from profiler.samplers.numa import NumaSampler
 
 Make = Callable[[], Sampler]
 choices = (
@@ -27,11 +28,13 @@ choices = (
     "gpu",
     "gpu mig",
     "gpu failing",
+    "numa",
     "gpu without driver",
     "gil without program",
+    "numa of one node",
 )
 any_range = {"futex_low": 2**40, "futex_high": 2**40 + 48}
-without = ("gpu without driver", "gil without program")
+without = ("gpu without driver", "gil without program", "numa of one node")
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +46,7 @@ def busy_pid() -> Iterator[int]:
 
 
 @pytest.fixture
-def make(request: pytest.FixtureRequest, data_dir: Path, busy_pid: int) -> Make:
+def make(request: pytest.FixtureRequest, data_dir: Path, busy_pid: int, tmp_path: Path) -> Make:
     cases = data_dir / "cases" / "nvml"
 
     def gpu(case: str) -> Sampler:
@@ -51,7 +54,18 @@ def make(request: pytest.FixtureRequest, data_dir: Path, busy_pid: int) -> Make:
         assert sensors is not None
         return GpuSampler(sensors)
 
+    def numa(nodes: int) -> Sampler:
+        for node in range(nodes):
+            directory = tmp_path / f"sys/devices/system/node/node{node}"
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / "cpulist").write_text("0-7")
+        (tmp_path / f"proc/{busy_pid}").mkdir(parents=True, exist_ok=True)
+        (tmp_path / f"proc/{busy_pid}/numa_maps").write_text("7f0 anon=2 N0=2 kernelpagesize_kB=4")
+        return NumaSampler(os.getpid(), root=tmp_path)
+
     makers: dict[str, Make] = {
+        "numa": lambda: numa(2),
+        "numa of one node": lambda: numa(1),
         "host": lambda: HostSampler(os.getpid()),
         "gil": lambda: GilSampler(lambda: busy_pid, length_s=1),
         "gil wait": lambda: GilWaitSampler(lambda: {**any_range, "pid": busy_pid}, os.getpid()),
@@ -114,6 +128,6 @@ def test_closing_twice_or_without_opening_is_harmless(make: Make) -> None:
 @pytest.mark.parametrize("make", choices, indirect=True)
 def test_name_pace_and_metrics_are_declared(make: Make) -> None:
     sampler = make()
-    assert sampler.name in ("host", "gpu", "gil", "gil_wait")
+    assert sampler.name in ("host", "numa", "gpu", "gil", "gil_wait")
     assert sampler.interval_s > 0
     assert len(set(sampler.metrics)) == len(sampler.metrics) > 0

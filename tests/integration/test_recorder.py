@@ -83,11 +83,9 @@ def test_plain_command_is_recorded_whole(tmp_path: Path, data_dir: Path) -> None
     assert manifest["pids"]["recorder"] == os.getpid()
     assert len(manifest["hardware"]["gpus"]) == 2
     assert manifest["usage"]["peak_rss_bytes"] > 20_000_000
-    assert {name: entry["status"] for name, entry in manifest["samplers"].items()} == {
-        "host": "ok",
-        "gpu": "ok",
-        "gil": "n/a",
-    }
+    statuses = {name: entry["status"] for name, entry in manifest["samplers"].items()}
+    assert (statuses["host"], statuses["gpu"], statuses["gil"]) == ("ok", "ok", "n/a")
+    assert statuses["numa"] in ("ok", "n/a")  # as many nodes as this machine has
     assert manifest["samplers"]["gil"]["reason"] == "switched off"
     for name, least in (("host", 20), ("gpu", 16)):
         table, torn = read_log(recording.run.samples / f"{name}.arrow")

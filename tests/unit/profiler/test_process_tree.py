@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -16,14 +17,18 @@ from profiler.process_tree import ProcessTree
 MiB = 1 << 20
 
 
-def write_process(proc: Path, pid: int, *, anon_kb: int, threads: dict[int, tuple[int, int, int]]) -> None:
+def write_process(
+    proc: Path, pid: int, *, anon_kb: int, threads: dict[int, tuple[int, int, int]], faults: int = 9
+) -> None:
     """`threads`: tid to schedstat's run ns, wait ns and time slices."""
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "comm").write_text("python\n")
     (folder / "status").write_text(
-        f"Name:\tpython\nRssAnon:\t{anon_kb} kB\nRssFile:\t8 kB\nRssShmem:\t4 kB\nVmSwap:\t2 kB\n"
+        f"Name:\tpython\nVmLck:\t16 kB\nVmPin:\t32 kB\n"
+        f"RssAnon:\t{anon_kb} kB\nRssFile:\t8 kB\nRssShmem:\t4 kB\nVmSwap:\t2 kB\n"
     )
+    (folder / "stat").write_text(f"{pid} (a) b (c)) S 1 2 3 4 5 6 70 80 {faults} 100 110\n")
     for tid, (run_ns, wait_ns, slices) in threads.items():
         (folder / "task" / str(tid)).mkdir(parents=True, exist_ok=True)
         (folder / "task" / str(tid) / "comm").write_text(f"worker{tid}\n")
@@ -131,3 +136,35 @@ def test_threads_are_told_apart_by_native_id() -> None:
         child.kill()
     assert set(tree.processes[child.pid].threads) == {child.pid, tid}
     assert threading.get_native_id() not in tree.processes  # the root is not part of its tree
+
+
+def test_pages_that_cannot_be_swapped_and_faults_are_summed(tree: ProcessTree) -> None:
+    assert (tree.memory_bytes("locked"), tree.memory_bytes("pinned")) == (32 * 1024, 64 * 1024)
+    assert tree.major_faults == 18
+
+
+def test_faults_of_an_ended_process_are_kept(tree: ProcessTree, tmp_path: Path) -> None:
+    write_process(tmp_path, 10, anon_kb=100, threads={}, faults=1000)
+    tree.refresh()
+    shutil.rmtree(tmp_path / "10")
+    tree.refresh()
+    assert tree.major_faults == 1009
+
+
+def write_switches(proc: Path, pid: int, tid: int, voluntary: int, involuntary: int) -> None:
+    text = f"Name:\tx\nvoluntary_ctxt_switches:\t{voluntary}\nnonvoluntary_ctxt_switches:\t{involuntary}\n"
+    (proc / str(pid) / "task" / str(tid) / "status").write_text(text)
+
+
+def test_why_threads_left_their_cpus_is_read_of_those_that_ran(tree: ProcessTree, tmp_path: Path) -> None:
+    write_switches(tmp_path, 10, 10, 5, 2)
+    tree.refresh_switches()  # thread 11 has no such file: as if it had ended
+    first, other = tree.processes[10].threads[10], tree.processes[10].threads[11]
+    assert (first.gave_up, first.pushed_off) == (5, 2)
+    assert (other.gave_up, other.pushed_off) == (None, None)
+    write_switches(tmp_path, 10, 10, 50, 20)
+    tree.refresh_switches()
+    assert (first.gave_up, first.pushed_off) == (5, 2)  # it has not run since: nothing to read
+    first.switches += 1
+    tree.refresh_switches()
+    assert (first.gave_up, first.pushed_off) == (50, 20)

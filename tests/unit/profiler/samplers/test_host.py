@@ -88,3 +88,17 @@ def test_missing_limit_is_said_once_with_its_reason(monkeypatch: pytest.MonkeyPa
         ("cgroup_usage_bytes", None, "no cgroup counts memory here"),
     ]
     assert by_key(rows)["machine", "mem_limit_bytes"].value == psutil.virtual_memory().total
+
+
+def test_held_memory_faults_and_switches_are_told_when_they_change(child: subprocess.Popen[bytes]) -> None:
+    sampler = HostSampler(os.getpid())
+    sampler.open()
+    found = by_key(list(sampler.sample()))
+    for metric in ("locked_bytes", "pinned_bytes", "major_faults"):
+        value = found["tree", metric].value
+        assert value is not None
+        assert value >= 0
+    keys = {key for key, metric in found if metric == "thread_voluntary_switches"}
+    assert any(key.startswith(f"{child.pid}:") for key in keys)
+    again = by_key(list(sampler.sample()))
+    assert not [metric for _, metric in again if metric.endswith("_switches") and metric.startswith("thread")]
