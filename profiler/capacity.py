@@ -14,7 +14,7 @@ import pandas as pd
 from profiler.throughput import Throughput
 from profiler.timeline import Timeline
 
-host_paths = ("pageable", "pinned")
+host_paths = ("pageable", "pinned", "host")  # host: through host memory, of a kind that is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +35,7 @@ class StageLoad:
     copy_wait: float  # waiting for copies made elsewhere
     waits: Mapping[str, float]  # by name: "get q_hs", "put q_hs", "window_turn", "window_wait"
     unaccounted: float
+    gil_wait: float = 0.0  # taken out of `busy`; 0 also where it was not sampled
 
     @property
     def copies(self) -> float:
@@ -72,16 +73,18 @@ class Loads:
     target: StageLoad
     drafter: StageLoad
 
-    def lost_share(self, *, target: float = 0.0, drafter: float = 0.0) -> float | None:
+    def lost_share(self, *, target: float = 0.0, drafter: float = 0.0, prefetch: float = 0.0) -> float | None:
         """Share of the throughput lost to costs that take these shares of the stages' time.
 
         The slowest stage sets the pace; with the costs removed, another may. None when a pace is unknown.
         """
+        costs = [(self.target, target), (self.drafter, drafter)]
+        if self.prefetch is not None and self.prefetch_pace:
+            costs.append((self.prefetch, prefetch))
         paces = [
             (load.seconds_per_token(load.occupied), load.seconds_per_token(max(load.occupied - removed, 0.0)))
-            for load, removed in ((self.target, target), (self.drafter, drafter))
+            for load, removed in costs
         ]
-        paces += [(pace, pace) for pace in self.prefetch_pace]
         now = [pace for pace, _ in paces if pace is not None]
         without = [pace for _, pace in paces if pace is not None]
         if len(now) < len(paces) or max(now) <= 0:
@@ -159,6 +162,7 @@ def _load(timeline: Timeline, stage: str) -> StageLoad | None:
         copy_wait=share(mine["name"] == "copy_wait"),
         waits=waits,
         unaccounted=share(mine["kind"] == "unaccounted"),
+        gil_wait=share(mine["kind"] == "gil_wait"),
     )
 
 

@@ -110,6 +110,7 @@ def _say_unexplained(loads: Loads | None, capacities: Capacities) -> tuple[str, 
         for name, part in [
             *load.waits.items(),
             ("own copies", load.copies),
+            ("waiting for the GIL", load.gil_wait),
             ("unaccounted", load.unaccounted),
         ]
         if part >= 0.02

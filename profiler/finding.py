@@ -81,7 +81,7 @@ class Finding:
 class ClosingPart:
     """Where a part of a thread's time went."""
 
-    kind: str  # work, copy, wait, gpu_wait, unaccounted
+    kind: str  # work, copy, wait, gpu_wait, gil_wait, unaccounted
     name: str  # "forward", "get q_pre", "copy pageable"
     seconds: float
     share: float

@@ -23,6 +23,7 @@ class GilWaits:
 
     threads: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=thread_columns))
     reason: str | None = not_sampled
+    cores: float | None = None  # CPU cores in use by all processes of the run
     held_share: float | None = None  # of the time in which some thread held the GIL, as py-spy saw it
     holders: tuple[tuple[str, float], ...] = ()  # thread names and the share that each held it, most first
 
@@ -55,6 +56,7 @@ def measure_gil(samples: pd.DataFrame, lo_ns: int, hi_ns: int) -> GilWaits:
     holders = _mean(known, "gil_hold_share", lo_ns, hi_ns)
     return GilWaits(
         threads=table,
+        cores=_growth(host, "cpu_s", _clock(host, "cpu_s"), lo_ns, hi_ns).get("tree"),
         reason=None if enough and waits else _why_missing(samples, sweeps),
         held_share=_mean(known, "gil_held_share", lo_ns, hi_ns).get("*"),
         holders=tuple(sorted(holders.items(), key=lambda item: -item[1])),

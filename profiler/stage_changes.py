@@ -91,6 +91,7 @@ def _noun(change: StageChange) -> str:
     return {
         "copy": f"copies ({path})" if path else "copies",
         "gpu_wait": "waiting for their own device",
+        "gil_wait": "waiting for the GIL",
         "unaccounted": "unaccounted time",
         "wait": "waiting for copies",
     }.get(change.kind, change.part)

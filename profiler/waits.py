@@ -70,7 +70,7 @@ def name_of_part(kind: str, name: str, channel: str, path: str) -> str:
 
 def awaited(stage: str, name: str) -> str:
     """For whom a stage waits in the wait `name`, in words."""
-    return "a copy" if name == "copy_wait" else _awaited.get((stage, name), name)
+    return {"copy_wait": "a copy", "gil_wait": "the GIL"}.get(name, _awaited.get((stage, name), name))
 
 
 def thread_spans(events: pd.DataFrame) -> pd.DataFrame:

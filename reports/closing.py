@@ -13,7 +13,7 @@ from reports.charts import ThreadSum, draw_closing_sums
 from reports.page import Chart
 from reports.run_map import roles
 
-_kind_order: Final = ("work", "gpu_wait", "copy", "wait", "unaccounted")
+_kind_order: Final = ("work", "gpu_wait", "copy", "gil_wait", "wait", "unaccounted")
 
 
 def _kinds(sums: tuple[ClosingSum, ...]) -> dict[str, str]:
@@ -29,6 +29,8 @@ def _part_name(kind: str, name: str) -> str:
         return "not accounted for"
     if kind == "gpu_wait":
         return "waits for its own GPU"
+    if kind == "gil_wait":
+        return "waits for the GIL"
     words = {"get": "waits for input", "put": "waits for room"}
     first, _, where = name.partition(" ")
     if kind == "wait":

@@ -15,7 +15,14 @@ from profiler.waits import awaited
 from reports import text
 from reports.pipeline_map import Card, Line, NoteCard, PipelineMap, QueueCard, StageCard
 
-roles: Final = {"work": "work", "gpu_wait": "work", "copy": "copy", "wait": "wait", "unaccounted": "rest"}
+roles: Final = {
+    "work": "work",
+    "gpu_wait": "work",
+    "copy": "copy",
+    "gil_wait": "wait",
+    "wait": "wait",
+    "unaccounted": "rest",
+}
 _shown_waits: Final = 3
 _least_share: Final = 0.005  # a wait below it is no news
 
@@ -64,7 +71,7 @@ def _stage_card(title: str, stage: str, device: str, parts: pd.DataFrame, *, lim
 
 
 def _wait_lines(stage: str, parts: pd.DataFrame) -> list[Line]:
-    waits = parts[parts["kind"] == "wait"].groupby("name")[["share", "seconds"]].sum()
+    waits = parts[parts["kind"].isin(["wait", "gil_wait"])].groupby("name")[["share", "seconds"]].sum()
     waits = waits[waits["share"] >= _least_share]
     waits = waits.sort_values("share", ascending=False).head(_shown_waits)
     return [

@@ -10,6 +10,7 @@ from profiler.finding import Finding
 from profiler.rules import (
     drafter_too_slow,
     drafters_wait_at_window_end,
+    gil_contention,
     h2d_on_drafter_critical_path,
     host_memory_exhausted_swapping,
     host_staging_queue_too_deep,
@@ -35,5 +36,6 @@ all_rules: tuple[Rule, ...] = (
     drafters_wait_at_window_end.check,
     recompiles_from_varying_shapes.check,
     host_memory_exhausted_swapping.check,
+    gil_contention.check,
     target_bound_healthy.check,
 )

@@ -10,6 +10,7 @@ from profiler.finding import Evidence, Finding, Remedy, Verdict
 from profiler.rules import (
     drafter_too_slow,
     drafters_wait_at_window_end,
+    gil_contention,
     host_copies,
     prefetch_starvation,
     recompiles_from_varying_shapes,
@@ -93,6 +94,7 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
         "waits at window ends": drafters_wait_at_window_end.cost(timeline, loads),
         "recompilations": recompiles_from_varying_shapes.cost(timeline, loads),
         "swapping": timeline.host_memory.lost_share,
+        "waits for the GIL": gil_contention.cost(timeline, loads),
         "moves between drafters": shared_queue_cross_device.cost(timeline, loads),
     }
     worst = max(costs, key=lambda name: costs[name] or 0.0)
