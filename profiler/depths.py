@@ -25,6 +25,13 @@ def capacity_of(channel: str, config_values: Mapping[str, Any]) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
+def _told_capacities(events: pd.DataFrame, hi_ns: int) -> dict[str, int]:
+    """What the run itself says of its channels: the last `capacity` gauge of each."""
+    gauges = events[(events["kind"] == "gauge") & (events["name"] == "capacity") & (events["t_ns"] < hi_ns)]
+    gauges = gauges[gauges["value"] > 0]
+    return {str(name): int(value) for name, value in zip(gauges["channel"], gauges["value"], strict=True)}
+
+
 def weigh_depths(
     events: pd.DataFrame, config_values: Mapping[str, Any], lo_ns: int, hi_ns: int
 ) -> pd.DataFrame:
@@ -36,6 +43,7 @@ def weigh_depths(
     """
     gauges = events[(events["kind"] == "gauge") & (events["name"] == "depth") & (events["t_ns"] < hi_ns)]
     late_ns = hi_ns - (hi_ns - lo_ns) // 4
+    told = _told_capacities(events, hi_ns)
     rows = []
     for channel in sorted({str(name) for name in gauges["channel"]}):
         mine = gauges[gauges["channel"] == channel]
@@ -46,7 +54,8 @@ def weigh_depths(
         seconds = np.diff(starts, append=hi_ns) / 1e9
         if len(starts) and seconds.sum() > 0:
             late = np.append(starts[1:], hi_ns).clip(late_ns) - starts.clip(late_ns)
-            rows.append(_row(channel, capacity_of(channel, config_values), depth[first:], seconds, late))
+            capacity = told.get(channel, capacity_of(channel, config_values))
+            rows.append(_row(channel, capacity, depth[first:], seconds, late))
     return pd.DataFrame(rows, columns=depth_columns)
 
 

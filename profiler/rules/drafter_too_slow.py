@@ -5,12 +5,23 @@ from __future__ import annotations
 from typing import Final
 
 from profiler.capacity import Loads, measure_loads
-from profiler.finding import Evidence, Finding, Remedy
-from profiler.rules.remedies import moved_device
-from profiler.rules.verdicts import Case, Check, judge, nearly_full, quantity, queue_evidence, share, unjudged
+from profiler.finding import Evidence, Finding, Remedy, Scalar
+from profiler.rules.remedies import moved_device, moved_device_rate
+from profiler.rules.verdicts import (
+    Case,
+    Check,
+    judge,
+    named_cost_share,
+    nearly_full,
+    quantity,
+    queue_evidence,
+    share,
+    unjudged,
+)
 from profiler.timeline import Timeline
 
 cause: Final = "drafter-too-slow"
+step_work: Final = ("forward", "backward", "sum", "optimizer", "load", "compile")
 
 
 def cost(_timeline: Timeline, loads: Loads) -> float | None:
@@ -22,6 +33,14 @@ def cost(_timeline: Timeline, loads: Loads) -> float | None:
     return max(1.0 - max((forward, *loads.prefetch_pace)) / work, 0.0)
 
 
+def side_work(timeline: Timeline) -> list[tuple[str, float]]:
+    """Work of drafters that is no part of a step, with its share of their time, where it is worth naming."""
+    mine = timeline.devices[timeline.devices["stage"] == "drafter"]
+    total = float(mine["ns"].sum())
+    work = mine[(mine["kind"] == "work") & ~mine["name"].isin(step_work)].groupby("name")["ns"].sum()
+    return [(str(name), float(ns) / total) for name, ns in work.items() if ns >= named_cost_share * total]
+
+
 def check(timeline: Timeline) -> list[Finding]:
     """Supported when drafters, by their work alone, hold the targets up."""
     loads = measure_loads(timeline)
@@ -29,7 +48,9 @@ def check(timeline: Timeline) -> list[Finding]:
         return [unjudged(cause, timeline)]
     target, drafter = loads.target, loads.drafter
     knobs, bound = moved_device(timeline, loads, to_drafters=1)
-    now = drafter.tokens_per_s
+    if timeline.config is None:
+        bound = moved_device_rate(loads, to_drafters=1)
+    now, side = drafter.tokens_per_s, side_work(timeline)
     pays = bound is not None and now is not None and bound > now
     case = Case(
         cause=cause,
@@ -42,25 +63,33 @@ def check(timeline: Timeline) -> list[Finding]:
         evidence=[
             share("drafters working", drafter.busy),
             share("drafters copying", drafter.copies),
+            *(share(f"drafters in {name}", part) for name, part in side),
             share("targets waiting for room", target.wait("put q_hs")),
             queue_evidence(timeline, "q_hs", "high_share"),
             quantity("targets alone", target.alone_tokens_per_s, "tokens/s", "no forwards with tokens"),
             quantity("drafters alone", drafter.alone_tokens_per_s, "tokens/s", "no steps with tokens"),
             _split_evidence(knobs, bound),
         ],
-        remedy=Remedy(
-            f"Move a device from the targets to the drafters: pipeline.split={knobs['pipeline.split']}."
-            if pays
-            else "Make the drafters' step cheaper (fewer layers or anchors change the training signal), or "
-            "add a drafter device: moving one from the targets would make those the limit.",
-            knobs if pays else {},
-        ),
+        remedy=_remedy(side, knobs, pays=pays),
         condition="by proportion, the targets that are left still outrun today's pace",
     )
     return [judge(case, timeline)]
 
 
-def _split_evidence(knobs: dict[str, str | int | float], bound: float | None) -> Evidence | None:
+def _remedy(side: list[tuple[str, float]], knobs: dict[str, Scalar], *, pays: bool) -> Remedy:
+    first = "".join(f"Take {name} off the drafters' thread, or do it less often. " for name, _ in side)
+    if not pays:
+        return Remedy(
+            f"{first}Make the drafters' step cheaper (fewer layers or anchors change the training signal), "
+            "or add a drafter device: moving one from the targets would make those the limit."
+        )
+    move = f"{first}Move a device from the targets to the drafters"
+    if not knobs:
+        return Remedy(f"{move}, or make the drafters' step cheaper.")
+    return Remedy(f"{move}: pipeline.split={knobs['pipeline.split']}.", knobs)
+
+
+def _split_evidence(knobs: dict[str, Scalar], bound: float | None) -> Evidence | None:
     if not knobs:
         return None
     name = f"split {knobs['pipeline.split']} at most, by proportion"

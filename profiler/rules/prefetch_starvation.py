@@ -50,8 +50,9 @@ def check(timeline: Timeline) -> list[Finding]:
             *_prefetch_evidence(prefetch),
         ],
         remedy=Remedy(
-            "Make packing cheaper: tokenise ahead of time, put the data on a local disk, give prefetch a "
-            "core of its own. A deeper q_pre only smooths bursts; a deeper q_hs does nothing."
+            "Make packing cheaper: tokenise ahead of time, pad less, put the data on a local disk, give "
+            "prefetch a core of its own or more loader threads. A deeper q_pre only smooths bursts; a deeper "
+            "q_hs does nothing."
         ),
         condition="prefetch works nearly all of the time; if it waits itself, look at what it reads from",
     )

@@ -19,8 +19,10 @@ _speed_knobs = {
 
 
 def peer_transport(timeline: Timeline) -> dict[str, Scalar]:
-    """Knobs for one short queue per drafter, filled by copies between devices."""
+    """Knobs for one short queue per drafter, filled by copies between devices; none for others' trainers."""
     values = timeline.config_values
+    if not values:
+        return {}
     knobs: dict[str, Scalar] = {"transport.preset": "peer"}
     for part in ("queue", "path", "dispatch"):
         if values.get(f"transport.{part}", "preset") != "preset":
@@ -43,18 +45,26 @@ def moved_device(
     if config is None:
         return {}, None
     split = config.split
-    targets, drafters = split.targets - to_drafters, split.drafters + to_drafters
-    if min(targets, drafters) < 1:
-        return {}, None
-    knobs: dict[str, Scalar] = {"pipeline.split": f"{targets}-{drafters}"}
+    knobs: dict[str, Scalar] = {
+        "pipeline.split": f"{split.targets - to_drafters}-{split.drafters + to_drafters}"
+    }
     try:
         config.replacing(knobs)
-    except ConfigError:  # a window too small for so many drafters
+    except ConfigError:  # no device would be left, or a window is too small for so many drafters
         return {}, None
-    target, drafter = loads.target.alone_tokens_per_s, loads.drafter.alone_tokens_per_s
-    if target is None or drafter is None:
-        return knobs, None
-    return knobs, min(target * targets / split.targets, drafter * drafters / split.drafters)
+    return knobs, moved_device_rate(loads, to_drafters=to_drafters)
+
+
+def moved_device_rate(loads: Loads, *, to_drafters: int) -> float | None:
+    """Tokens/s that the stages would allow with a device moved; None where that is not possible or known."""
+    target, drafter = loads.target, loads.drafter
+    targets, drafters = target.threads - to_drafters, drafter.threads + to_drafters
+    if min(targets, drafters) < 1 or target.alone_tokens_per_s is None or drafter.alone_tokens_per_s is None:
+        return None
+    return min(
+        target.alone_tokens_per_s * targets / target.threads,
+        drafter.alone_tokens_per_s * drafters / drafter.threads,
+    )
 
 
 def declared_copy_s(

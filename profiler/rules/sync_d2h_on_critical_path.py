@@ -14,6 +14,13 @@ from profiler.timeline import Timeline
 cause: Final = "sync-d2h-on-critical-path"
 
 
+def packing_share(timeline: Timeline) -> float | None:
+    """The targets' time that goes into gathering hidden states for the send; None when it was not told."""
+    mine = timeline.devices[timeline.devices["stage"] == "target"]
+    gathers = mine[mine["name"] == "gather"]
+    return float(gathers["ns"].sum() / mine["ns"].sum()) if len(gathers) else None
+
+
 def check(timeline: Timeline) -> list[Finding]:
     """Supported when the targets' own copies take their time and drafters wait for them."""
     loads = measure_loads(timeline)
@@ -36,14 +43,15 @@ def check(timeline: Timeline) -> list[Finding]:
         ],
         evidence=[
             *copy_evidence(timeline, loads, "target"),
+            share("targets packing", packing_share(timeline), "no spans of packing"),
             share("drafters waiting for targets", drafter.wait("get q_hs"), "no spans of drafters"),
             share("targets waiting for room", target.wait("put q_hs")),
             queue_evidence(timeline, "q_hs", "low_share"),
         ],
         remedy=Remedy(
-            "Take the copy off the target's thread: transport.preset=peer sends from device to device beside "
-            "the next forward; where devices cannot reach each other, transport.preset=pinned copies on a "
-            "stream of its own.",
+            "Take the copy off the target's thread: from device to device beside the next forward "
+            "(transport.preset=peer), or, where devices cannot reach each other, into pinned buffers on a "
+            "copy stream with an event (transport.preset=pinned). Pack in one vectorised operation.",
             peer_transport(timeline),
         ),
         condition="the device has room for a second send buffer, and drafters keep up with faster targets",

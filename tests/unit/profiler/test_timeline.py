@@ -102,6 +102,7 @@ def test_what_is_left_out_is_told(tmp_path: Path) -> None:
     builder = RunBuilder(tmp_path / "run")
     builder.span("target", 0, "forward", 0.0, 2.0)
     builder.span("target", 0, "gather", 1.0, 3.0)
+    builder.gauge("target", 0, "depth", 0.0, 1.0, channel="q_hs")
     builder.window(0, 1.0, None)
     path = builder.finish(status="failed", reason="out of memory")
     (path / "events" / "other.arrow").write_bytes(b"ARROW")
