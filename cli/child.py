@@ -6,10 +6,12 @@ They replace themselves, so exit codes, signals and streams of the trainer are t
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
+from dflash.contract.errors import DFlashError
 from dflash.contract.rundir import python_command
 
 
@@ -19,6 +21,30 @@ def become_trainer(arguments: Sequence[str]) -> NoReturn:
     sys.stderr.flush()
     command = [*python_command(), *arguments]
     os.execv(command[0], command)
+
+
+def ask_trainer(arguments: Sequence[str], *, text: str = "", limit_s: float) -> tuple[int, str]:
+    """Run the trainer with `arguments`, `text` on its stdin; its exit code and what it wrote to stdout.
+
+    It talks on our stderr. Raises DFlashError when it takes longer than `limit_s`; it is then killed.
+    """
+    command = [*python_command(), *arguments]
+    try:
+        done = subprocess.run(
+            command,
+            input=text,
+            stdout=subprocess.PIPE,
+            text=True,
+            encoding="utf-8",
+            timeout=limit_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise DFlashError(
+            f"the process that needs torch took longer than {limit_s:g} s and was ended",
+            where=" ".join(command),
+        ) from None
+    return done.returncode, done.stdout
 
 
 def hand_over(text: str) -> str:

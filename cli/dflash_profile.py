@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli import compare_command
+from cli import compare_command, links_command
 from cli.console import Program, print_json, say, show, stdout_kept_for_result
 from cli.diagnosis_text import full_diagnosis, verdict_card
 from cli.install_check import check_install
@@ -113,6 +113,7 @@ def report_run(
 
 
 program.app.command("compare")(compare_command.compare_runs)
+program.app.command("links")(links_command.measure_links)
 
 
 def _diagnose(run_path: Path) -> Diagnosis:

@@ -1,4 +1,4 @@
-"""The trainer as a child process: `python -m dflash run | check-data`.
+"""The trainer as a child process: `python -m dflash run | check-data | links | gpus`.
 
 Started by the commands in `cli`, which check the configuration first and need no torch. Everything for people
 goes to stderr; with --json one document goes to stdout.
@@ -7,6 +7,7 @@ goes to stderr; with --json one document goes to stdout.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 from pathlib import Path
@@ -23,6 +24,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.command == "check-data":
             return _check_data(arguments)
+        if arguments.command == "links":
+            return _links(arguments)
+        if arguments.command == "gpus":
+            return _gpus()
         return _run(arguments)
     except DFlashError as error:
         print(error.render(), file=sys.stderr)
@@ -40,6 +45,10 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--trace", metavar="FIRST:LAST", help="optimizer steps to look at with torch.profiler")
     check = commands.add_parser("check-data", help="what the data would give")
     check.add_argument("config", type=Path)
+    links = commands.add_parser("links", help="speed and correctness of copies, as JSON")
+    links.add_argument("config", type=Path)
+    links.add_argument("--mb", type=int, required=True, help="size of a copy, 10^6 bytes")
+    commands.add_parser("gpus", help="what torch sees, as JSON")
     for command in (run, check):
         command.add_argument("--json", action="store_true", help="one JSON document on stdout")
     return parser
@@ -87,6 +96,22 @@ def _check_data(arguments: argparse.Namespace) -> int:
         print_document(document)
     else:
         say(describe(document))
+    return 0
+
+
+def _links(arguments: argparse.Namespace) -> int:
+    config = load_config(arguments.config)
+    from dflash.link_probe import measure_links
+
+    facts = measure_links(config, arguments.mb * 1_000_000)
+    print(json.dumps(facts.to_json(), allow_nan=False))
+    return 0
+
+
+def _gpus() -> int:
+    from dflash.cuda import describe_torch
+
+    print(json.dumps(describe_torch()))
     return 0
 
 

@@ -163,6 +163,16 @@ class CudaDevice:
         }
 
 
+def describe_torch() -> dict[str, Any]:
+    """Torch's version, the CUDA version it was built for (None: none), and the names of the GPUs it sees."""
+    gpus = range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    return {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "gpus": [torch.cuda.get_device_properties(index).name for index in gpus],
+    }
+
+
 def _pci_address(properties: Any) -> str | None:
     numbers = [getattr(properties, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
     if any(number is None for number in numbers):

@@ -162,11 +162,12 @@ def open_devices(config: TrainConfig, *, share: bool = False) -> DeviceSet:
     `share` lets stages wrap round the visible GPUs; only for tests and benchmarks on small machines.
     """
     split = config.split
-    devices = _cuda_devices(config, share) if _wants_cuda(config) else _logical_devices(split.devices)
+    devices = _cuda_devices(config, share) if wants_cuda(config) else _logical_devices(split.devices)
     return DeviceSet(devices[: split.targets], devices[split.targets :])
 
 
-def _wants_cuda(config: TrainConfig) -> bool:
+def wants_cuda(config: TrainConfig) -> bool:
+    """Whether stages run on GPUs. Raises DeviceError when they must and there are none."""
     present = torch.cuda.is_available()
     if config.devices.kind == "cuda" and not present:
         built = torch.version.cuda

@@ -137,6 +137,7 @@ class Link:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             job.moment.finish(self._run(job))
+            del job  # an idle link keeps no tensors alive
 
     def _run(self, job: _Job) -> BaseException | None:
         """Do one job; its failure, which belongs to whoever waits for the moment."""

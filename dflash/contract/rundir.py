@@ -4,6 +4,7 @@ run.json            the manifest (see `new_manifest` and docs/run-directory.md)
 config.toml         the configuration as resolved, ready for `dflash-train run`
 events/*.arrow      one stream a process            samples/*.arrow   one stream a sampler
 findings.json       written by diagnosis            report.html
+links.json          measured links (contract/link_facts.py)
 checkpoints/step-N  complete checkpoints only
 traces/*.json.gz    torch.profiler windows and exports, as Chrome traces
 
@@ -63,6 +64,10 @@ class RunDir:
     @property
     def findings_path(self) -> Path:
         return self.path / "findings.json"
+
+    @property
+    def links_path(self) -> Path:
+        return self.path / "links.json"
 
     @property
     def report_path(self) -> Path:
