@@ -25,6 +25,7 @@ from dflash.contract.config import TrainConfig, all_knobs
 from dflash.contract.errors import DFlashError
 from dflash.contract.events import Probe, open_events
 from dflash.contract.gil_range import publish_gil_range
+from dflash.contract.processes import identify
 from dflash.contract.rundir import RunDir, utc_now
 from dflash.contract.steps import StepRange
 from dflash.kernels import describe_kernels
@@ -112,6 +113,7 @@ class Session:
             config=values,
             workload=signal_knobs,
             pids={**manifest["pids"], "trainer": os.getpid()},
+            processes={**(manifest.get("processes") or {}), "trainer": identify(os.getpid())},
             versions={
                 **manifest["versions"],
                 "torch": torch.__version__,

@@ -20,6 +20,7 @@ from typing import IO, Any
 from dflash.contract.arrowlog import ArrowLog
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.events import sample_schema
+from dflash.contract.processes import identify
 from dflash.contract.rundir import (
     RunDir,
     create_run,
@@ -139,6 +140,7 @@ class _Session:
         gpus = self.sensors.devices() if self.sensors is not None and no_gpus is None else ()
         self.run.update(
             pids={"recorder": os.getpid(), "trainer": None},
+            processes={"recorder": identify(os.getpid()), "trainer": None},
             versions=own_versions(),
             hardware=describe_hardware(gpus, no_gpus),
             git=describe_git(Path.cwd()),
@@ -154,7 +156,10 @@ class _Session:
         child = Child(self.command, env=env, output=output)
         open_things.callback(child.close)
         # The trainer writes run.json from here on, until it has ended.
-        self.run.update(pids={"recorder": os.getpid(), "trainer": child.pid})
+        self.run.update(
+            pids={"recorder": os.getpid(), "trainer": child.pid},
+            processes={"recorder": identify(os.getpid()), "trainer": identify(child.pid)},
+        )
         for sampler in self._samplers(child):
             log = ArrowLog(self.run.samples / f"{sampler.name}.arrow", sample_schema)
             self.threads[sampler.name] = SamplerThread(sampler, log)

@@ -27,6 +27,7 @@ from dflash.contract.errors import ConfigError, RunError
 from dflash.contract.events import event_schema, sample_schema
 from dflash.contract.knobs import flatten
 from dflash.contract.rundir import RunDir
+from profiler.run_status import RunStatus, effective_status
 
 missing_name = "n/a"
 _free_text = ("note", "reason")
@@ -85,6 +86,11 @@ class Run:
         """True on logical devices; None when the run does not say."""
         value = self.manifest.get("emulated")
         return value if isinstance(value, bool) else None
+
+    @property
+    def status(self) -> RunStatus:
+        """How the run stands, also when nobody was left to write it down."""
+        return effective_status(self.manifest)
 
     @property
     def start_ns(self) -> int:

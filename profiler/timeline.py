@@ -215,6 +215,9 @@ def _warnings(run: Run, overlap_s: float, windows_set_aside: int, depths: pd.Dat
     imported = run.manifest.get("imported")
     notes = imported.get("notes") if isinstance(imported, Mapping) else None
     told += [str(note) for note in notes] if isinstance(notes, list) else []
-    if run.manifest.get("status") == "failed":
-        told.append(f"the run failed: {run.manifest.get('reason') or 'no reason was recorded'}")
+    status = run.status
+    if status.status == "failed":
+        told.append(f"the run failed: {status.reason or 'no reason was recorded'}")
+    elif status.status == "unknown":
+        told.append(f"how the run ended is unknown: {status.reason}")
     return tuple(told)

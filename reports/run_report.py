@@ -79,7 +79,7 @@ def render_run(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> str:
 
 
 def _badges(run: Run) -> list[Badge]:
-    status = str(run.manifest.get("status"))
+    status = run.status.status
     badges = [Badge(status, {"finished": "good", "failed": "bad"}.get(status, ""))]
     return badges + emulated_badge(run.emulated)
 

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dflash.contract.errors import RunError
+from dflash.contract.processes import boot_id
 
 schema_version: Final = 1
 statuses: Final = ("running", "finished", "failed", "stopped")
@@ -141,6 +142,7 @@ def new_manifest(command: list[str]) -> dict[str, Any]:
         "ended_utc": None,
         "clock": clock_anchor(),
         "pids": {"recorder": None, "trainer": None},
+        "processes": {"recorder": None, "trainer": None},  # the same, told from others that had those pids
         "emulated": None,  # true: logical devices, so times say nothing of GPUs
         "config": None,  # {dotted path: value}
         "versions": {"python": platform.python_version()},
@@ -156,11 +158,10 @@ def new_manifest(command: list[str]) -> dict[str, Any]:
 
 def clock_anchor() -> dict[str, Any]:
     """One instant on three clocks, and the boot it belongs to."""
-    boot = Path("/proc/sys/kernel/random/boot_id")
     return {
         "utc_ns": time.time_ns(),
         "monotonic_ns": time.monotonic_ns(),
-        "boot_id": boot.read_text().strip() if boot.exists() else None,
+        "boot_id": boot_id(),
     }
 
 

@@ -21,6 +21,7 @@ from dflash.contract.arrowlog import read_log
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.rundir import RunDir
 from profiler.recorder import Recording, RecordOptions, record
+from profiler.run_status import RunStatus, effective_status
 
 quiet = RecordOptions(gpu="none", gil=False, host_interval_s=0.05, grace_s=20)
 patience_s = 30.0
@@ -314,6 +315,7 @@ def test_killed_recorder_leaves_no_orphan_and_readable_samples(tmp_path: Path, r
     assert eventually(lambda: host.exists() and host.stat().st_size > 5000)
     pids = started_pids(run_path)
     assert all(is_alive(pid) for pid in pids)
+    assert effective_status(RunDir(run_path).manifest()).status == "running"
     recorder.kill()
     recorder.wait()
     assert eventually(lambda: not any(is_alive(pid) for pid in pids))
@@ -321,6 +323,7 @@ def test_killed_recorder_leaves_no_orphan_and_readable_samples(tmp_path: Path, r
     assert torn
     assert table.num_rows > 0
     assert json.loads((run_path / "run.json").read_text())["status"] == "running"
+    assert effective_status(RunDir(run_path).manifest()) == RunStatus("failed", "the recorder was killed")
 
 
 def test_handlers_of_the_caller_are_restored(tmp_path: Path) -> None:

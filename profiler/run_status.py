@@ -1,0 +1,61 @@
+"""How a run stands, also when nobody was left to write it down. Reads run.json and /proc; writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dflash.contract.processes import boot_id, is_alive, pid_namespace
+
+_roles = ("recorder", "trainer")  # whose death is told: the first that there is
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """`status` as in run.json, or "unknown" with the reason."""
+
+    status: str
+    reason: str | None
+
+
+def effective_status(manifest: Mapping[str, Any]) -> RunStatus:
+    """What run.json says, but "failed" where it says "running" and its processes are gone.
+
+    Processes can only be looked for where they ran: elsewhere, and after a reboot, such a run is "unknown".
+    """
+    said, reason = str(manifest.get("status")), manifest.get("reason")
+    if said != "running":
+        return RunStatus(said, None if reason is None else str(reason))
+    where = _elsewhere(manifest)
+    if where is not None:
+        return RunStatus("unknown", f"it was running when run.json was last written, {where}")
+    pids = _table(manifest, "pids")
+    known = {role: pid for role in _roles if isinstance(pid := pids.get(role), int)}
+    if not known:
+        return RunStatus(said, None)  # it has not said yet who it is
+    if any(is_alive(pid, _start_of(manifest, role, pid)) for role, pid in known.items()):
+        return RunStatus(said, None)
+    return RunStatus("failed", f"the {next(iter(known))} was killed")
+
+
+def _elsewhere(manifest: Mapping[str, Any]) -> str | None:
+    """Why this is not the place to look for the run's processes; None when it is."""
+    theirs, here = _table(manifest, "clock").get("boot_id"), boot_id()
+    if theirs != here or here is None:
+        return "on another machine, or before this one was started anew"
+    spaces = [_table(_table(manifest, "processes"), role).get("pid_namespace") for role in _roles]
+    if any(space is not None and space != pid_namespace() for space in spaces):
+        return "in another container"
+    return None
+
+
+def _start_of(manifest: Mapping[str, Any], role: str, pid: int) -> int | None:
+    who = _table(_table(manifest, "processes"), role)
+    start = who.get("start_ticks")
+    return start if who.get("pid") == pid and isinstance(start, int) else None
+
+
+def _table(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = parent.get(key)
+    return value if isinstance(value, Mapping) else {}
