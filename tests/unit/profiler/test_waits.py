@@ -139,3 +139,32 @@ def test_a_thread_that_ended_waits_for_nobody_and_works_on_nothing(tmp_path: Pat
     assert sums(closed) == {"pack": 2_000_000_000, "ended": 7_000_000_000, "unaccounted": 1_000_000_000}
     assert set(closed.loc[closed["name"] == "ended", "kind"]) == {"wait"}
     assert overlap_s == 0
+
+
+@settings(max_examples=40)
+@given(lists_of_spans, st.integers(0, 10**12), st.integers(1, 10**12), st.floats(0, 1))
+def test_waits_for_the_gil_come_out_of_work_and_the_sum_stays(
+    spans: Spans, lo_ns: int, length_ns: int, share: float
+) -> None:
+    plain, _ = close_threads(frame_of(spans), lo_ns, lo_ns + length_ns)
+    closed, _ = close_threads(frame_of(spans), lo_ns, lo_ns + length_ns, {7: share})
+    work_ns = int(plain.loc[plain["kind"] == "work", "ns"].sum())
+    gil_ns = int(closed.loc[closed["kind"] == "gil_wait", "ns"].sum())
+    assert int(closed["ns"].sum()) == length_ns
+    assert bool((closed["ns"] >= 0).all())
+    assert gil_ns == pytest.approx(min(share * length_ns, work_ns), abs=len(spans) + 1)
+    assert sums(closed)["unaccounted"] == sums(plain)["unaccounted"]
+
+
+def test_waits_for_the_gil_are_not_taken_out_of_other_waits_or_from_other_threads() -> None:
+    spans = frame_of([(0, 40, "forward"), (40, 60, "get")])
+    spans.loc[1, "kind"] = "wait"
+    closed, _ = close_threads(spans, 0, 100, {7: 0.9, 8: 0.5})
+    assert sums(closed) == {"gil_wait": 40, "get": 60, "unaccounted": 0}
+    assert sums(close_threads(spans, 0, 100, {8: 0.5})[0]) == {"forward": 40, "get": 60, "unaccounted": 0}
+
+
+def test_a_working_device_lost_nothing_to_the_gil() -> None:
+    # The host was in forward for 100, half of it waiting; the GPU worked for 60 of them.
+    both = pd.concat([frame_of([(0, 100, "forward")]), frame_of([(0, 60, "forward")], "gpu")])
+    assert sums(close_devices(both, 0, 100, {7: 0.5})) == {"forward": 80, "gil_wait": 20, "unaccounted": 0}

@@ -43,3 +43,11 @@ def test_the_own_gpu_at_work_is_no_loss() -> None:
     traces = {trace["name"]: trace for trace in draw_threads((target,)).spec["data"]}
     assert traces["waits for its own GPU"]["marker"]["color"] == traces["forward"]["marker"]["color"]
     assert sum(trace["x"][0] for trace in traces.values()) == pytest.approx(100)
+
+
+def test_waits_for_the_gil_are_a_loss_of_their_own() -> None:
+    waiting = ClosingSum(
+        "target", 0, "cuda:0", 7, 10.0, (*parts, ClosingPart("gil_wait", "gil_wait", 2.0, 0.2))
+    )
+    assert "waits for the GIL" in tabulate((waiting,))["kinds"]
+    assert "waits for the GIL" in {trace["name"] for trace in draw_threads((waiting,)).spec["data"]}

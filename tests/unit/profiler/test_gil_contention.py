@@ -1,0 +1,158 @@
+"""The GIL is named by measured waits and rejected by number: a plausible sum is no evidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dflash.contract.arrowlog import ArrowLog
+from dflash.contract.events import sample_schema
+from profiler.diagnosis import diagnose
+from profiler.finding import Diagnosis, Finding
+from profiler.rules.gil_contention import other_process
+from profiler.run import Run
+from profiler.timeline import Timeline
+from tests.played_pipeline import play
+from tests.run_builder import nanoseconds
+
+stages = {"prefetch": 200, "target": 300, "drafter": 400}  # native ids of the played threads, by index
+Shares = dict[int, float]
+
+
+def add_gil(
+    path: Path, waits: Shares, *, cpu: float = 0.3, ready: float = 0.02, holder: str = "spin-1"
+) -> Path:
+    """Samples of threads that wait for the GIL so much of their time, beside a played run."""
+    end_s = Run.open(path).events["t_ns"].max() / 1e9 - nanoseconds(0) / 1e9
+    logs = {
+        name: ArrowLog(path / "samples" / f"{name}-gil.arrow", sample_schema)
+        for name in ("gil_wait", "host", "gil")
+    }
+
+    def add(
+        source: str, key: str, metric: str, at_s: float, value: float | None, reason: str | None = None
+    ) -> None:
+        logs[source].append((nanoseconds(at_s), source, key, metric, value, reason))
+
+    for second in range(int(end_s) + 2):
+        add("gil_wait", "*", "gil_sweeps", second, 50.0 * second)
+        add("host", "tree", "cpu_s", second, 1.2 * second)
+        for tid, share in waits.items():
+            add("gil_wait", f"{tid}:python", "gil_wait_samples", second, 50.0 * second * share)
+            add("host", f"{tid}:python", "thread_cpu_s", second, cpu * second)
+            add("host", f"{tid}:python", "thread_run_queue_wait_s", second, ready * second)
+        if second % 8 == 0:
+            add("gil", "*", "gil_held_share", second, 0.9)
+            add("gil", holder, "gil_hold_share", second, 0.6)
+    for log in logs.values():
+        log.close()
+    return path
+
+
+def everywhere(share: float, targets: int = 3) -> Shares:
+    """All stage threads wait the same, and a thread that is no stage does so too."""
+    tids = [stages["prefetch"], *(stages["target"] + i for i in range(targets)), stages["drafter"], 5000]
+    return dict.fromkeys(tids, share)
+
+
+def diagnosed(
+    tmp_path: Path, waits: Shares, settings: dict[str, Any] | None = None, **facts: Any
+) -> Diagnosis:
+    path = play(tmp_path / "run", **(settings or {}))
+    return diagnose(Timeline.of(Run.open(add_gil(path, waits, **facts))))
+
+
+def gil_of(diagnosis: Diagnosis) -> Finding:
+    return next(finding for finding in diagnosis.findings if finding.cause == "gil-contention")
+
+
+def value(finding: Finding, name: str) -> float | None:
+    return next(item.value for item in finding.evidence if item.name == name)
+
+
+def test_waits_for_the_gil_are_named_with_their_numbers(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, everywhere(0.55))
+    finding = gil_of(diagnosis)
+    assert diagnosis.primary is finding
+    assert value(finding, "targets waiting for the GIL") == pytest.approx(0.55, abs=0.03)
+    assert value(finding, "threads that wait for it") == 6
+    assert value(finding, "cores in use by them") == pytest.approx(1.8, abs=0.1)
+    assert value(finding, "time some thread holds it") == pytest.approx(0.9)
+    assert finding.measured_cost_share == pytest.approx(0.55, abs=0.06)
+    assert finding.remedy is not None
+    assert "spin-1" in finding.remedy.text
+
+
+def test_a_stage_that_holds_it_is_not_to_be_moved_elsewhere(tmp_path: Path) -> None:
+    remedy = gil_of(diagnosed(tmp_path, everywhere(0.55), holder="target-0")).remedy
+    assert remedy is not None
+    assert "target-0" not in remedy.text
+
+
+def test_a_healthy_run_with_a_few_percent_stays_healthy(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, everywhere(0.04))
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.cause == "target-bound-healthy"
+    assert gil_of(diagnosis).verdict == "rejected"
+
+
+def test_a_copy_on_the_targets_path_is_not_called_gil(tmp_path: Path) -> None:
+    copying = {"preset": "host", "depth": 2, "target_copy_s": 1.0}
+    diagnosis = diagnosed(tmp_path, everywhere(0.02), copying)
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.cause == "sync-d2h-on-critical-path"
+    finding = gil_of(diagnosis)
+    assert finding.verdict == "rejected"
+    assert "of the throughput" in finding.summary
+    assert value(finding, "targets waiting for the GIL") == pytest.approx(0.02, abs=0.01)
+
+
+def test_drafters_that_wait_for_it_while_targets_limit_cost_nothing(tmp_path: Path) -> None:
+    finding = gil_of(diagnosed(tmp_path, {300: 0.0, 301: 0.0, 302: 0.0, 400: 0.1, 5000: 0.6}))
+    assert finding.measured_cost_share == pytest.approx(0.0, abs=0.01)
+    assert finding.verdict == "rejected"
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [({"ready": 0.6}, "wait for a CPU"), ({"cpu": 0.8}, "side by side")],
+)
+def test_what_else_explains_the_waits_rejects_it(tmp_path: Path, facts: dict[str, Any], words: str) -> None:
+    finding = gil_of(diagnosed(tmp_path, everywhere(0.35), **facts))
+    assert finding.verdict == "rejected"
+    assert words in finding.summary
+
+
+def test_larger_copies_reject_it(tmp_path: Path) -> None:
+    copying = {"preset": "host", "depth": 2, "target_copy_s": 1.0}
+    finding = gil_of(diagnosed(tmp_path, everywhere(0.3), copying))
+    assert finding.verdict == "rejected"
+    assert "copies take" in finding.summary
+
+
+def test_without_samples_there_is_no_verdict_and_the_reason_is_said(tmp_path: Path) -> None:
+    diagnosis = diagnose(Timeline.of(Run.open(play(tmp_path / "run"))))
+    finding = gil_of(diagnosis)
+    assert finding.verdict == "not_enough_evidence"
+    assert "not sampled" in finding.summary
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.cause == "target-bound-healthy"
+
+
+def test_another_process_than_that_of_the_stages_says_nothing(tmp_path: Path) -> None:
+    finding = gil_of(diagnosed(tmp_path, {9001: 0.5, 9002: 0.5}))
+    assert finding.verdict == "not_enough_evidence"
+    assert other_process in finding.summary
+
+
+def test_every_closing_sum_still_adds_up_with_the_gil_in_it(tmp_path: Path) -> None:
+    for closing in diagnosed(tmp_path, everywhere(0.3)).closing_sums:
+        assert sum(part.seconds for part in closing.parts) == pytest.approx(closing.range_s, abs=1e-6)
+        waited = [part.share for part in closing.parts if part.kind == "gil_wait"]
+        if closing.stage == "target":
+            assert waited == [pytest.approx(0.3, abs=0.02)]
+        worked = sum(part.share for part in closing.parts if part.kind == "work")
+        assert sum(waited) <= 0.3 + 0.02
+        assert worked >= 0
