@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from cli import compare_command, links_command
+from cli import (
+    compare_command,
+    doctor_command,
+    export_trace_command,
+    import_command,
+    links_command,
+    live_command,
+)
+from cli.conclusion import conclude, diagnose_kept
 from cli.console import Program, print_json, say, show, stdout_kept_for_result
 from cli.diagnosis_text import full_diagnosis, verdict_card
 from cli.install_check import check_install
 from cli.layout import facts
 from cli.options import AsJson
-from dflash.contract.errors import RunError
 from dflash.contract.rundir import new_run_path
-
-if TYPE_CHECKING:
-    from profiler.finding import Diagnosis
 
 program = Program("dflash-profile", "Why is this run slow? Record it, diagnose it, report it.")
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")]
@@ -60,7 +64,9 @@ def record_command(
         recording = record(command, run_path, options)
     if recording.reason is not None:
         say(f"the command {recording.status}: {recording.reason}")
-    diagnosis, report = _conclude(run_path)
+    conclusion = conclude(run_path)
+    diagnosis, report = conclusion.diagnosis, conclusion.report
+    _say_all(conclusion.troubles)
     if as_json:
         print_json(
             {
@@ -84,7 +90,8 @@ def diagnose_run(run: RunPath, as_json: AsJson = False) -> None:
 
     Every cause that was considered, with its evidence. Works anywhere, without GPU or torch.
     """
-    diagnosis = _diagnose(run)
+    diagnosis, troubles = diagnose_kept(run)
+    _say_all(troubles)
     if as_json:
         print_json(diagnosis.to_json())
     else:
@@ -113,29 +120,13 @@ def report_run(
 
 
 program.app.command("compare")(compare_command.compare_runs)
+program.app.command("import")(import_command.import_file)
 program.app.command("links")(links_command.measure_links)
+program.app.command("doctor")(doctor_command.check_up)
+program.app.command("export-trace")(export_trace_command.export_run)
+program.app.command("live", cls=live_command.CommandAfterDashes)(live_command.watch_live)
 
 
-def _diagnose(run_path: Path) -> Diagnosis:
-    """The diagnosis of a run, kept beside it where the disk allows."""
-    from profiler.diagnosis import diagnose
-    from profiler.run import Run
-    from profiler.timeline import Timeline
-
-    diagnosis = diagnose(Timeline.of(Run.open(run_path)))
-    try:
-        diagnosis.save(run_path)
-    except RunError as error:  # a run on a read-only disk can still be diagnosed
-        say(error.render())
-    return diagnosis
-
-
-def _conclude(run_path: Path) -> tuple[Diagnosis | None, Path | None]:
-    """Diagnosis and report of what was recorded; what cannot be had is said, and the recording stays."""
-    from reports.run_report import write_run_report
-
-    try:
-        return _diagnose(run_path), write_run_report(run_path)
-    except RunError as error:
-        say(error.render())
-        return None, None
+def _say_all(troubles: tuple[str, ...]) -> None:
+    for trouble in troubles:
+        say(trouble)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,28 @@ def read_log(path: Path) -> tuple[pa.Table, bool]:
                     return pa.Table.from_batches(batches, schema), True
     except (pa.ArrowException, OSError) as error:
         raise RunError(f"not a readable Arrow stream: {error}", where=str(path)) from None
+
+
+def stream_batches(path: Path) -> Iterator[pa.RecordBatch]:
+    """The whole record batches of a stream, one after the other, up to its end or where it is torn.
+
+    Raises RunError when not even its header can be read.
+    """
+    try:
+        file = pa.OSFile(str(path), "rb")
+    except OSError as error:
+        raise RunError(f"not a readable Arrow stream: {error}", where=str(path)) from None
+    with file:
+        try:
+            reader = ipc.open_stream(file)
+        except (pa.ArrowException, OSError) as error:
+            raise RunError(f"not a readable Arrow stream: {error}", where=str(path)) from None
+        while True:
+            try:
+                batch = reader.read_next_batch()
+            except (StopIteration, pa.ArrowException, OSError):
+                return
+            yield batch
 
 
 def _ends_cleanly(path: Path) -> bool:
