@@ -128,11 +128,17 @@ class ReplicaGroup:
 
         Raises DFlashError when loss or gradient is not finite; the weights then are as before the window.
         """
-        for moment in moments:
-            moment.wait()
+        late = [moment for moment in moments if not moment.done()]
+        if late:
+            with probe.span("window_wait", window=window.step):
+                for moment in late:
+                    moment.wait()
+        # Held until the end: streams read them of which the allocator knows nothing, and memory freed earlier
+        # would go to whatever their owners receive meanwhile.
+        taken = [replica.take_gradients() for replica in self.replicas]
         with self.leader.device.active():
             with probe.span("sum", window=window.step):
-                gradients = self._sum()
+                gradients = self._sum(taken)
                 figures = self._sum_figures()
             with probe.span("optimizer", window=window.step):
                 self._check_finite(window, gradients, figures)
@@ -147,11 +153,12 @@ class ReplicaGroup:
             lr=result.lr,
         )
 
-    def _sum(self) -> list[Tensor]:
+    def _sum(self, taken: Sequence[Sequence[Tensor | None]]) -> list[Tensor]:
+        """In replica order, on the leader's device; the first replica's gradients become the sums."""
         totals: list[Tensor | None] = [None] * len(self.leader.parameters)
         place = self.leader.device.torch_device
-        for replica in self.replicas:
-            for index, gradient in enumerate(replica.take_gradients()):
+        for gradients in taken:
+            for index, gradient in enumerate(gradients):
                 if gradient is None:
                     continue
                 total = totals[index]

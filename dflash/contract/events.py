@@ -8,8 +8,8 @@ Span names (stage: prefetch, target, drafter, trainer):
   work of a stage     pack, forward, gather (taps into the send buffer), backward (drafter forward and
                       backward), sum, optimizer, checkpoint, load, compile, validate
   waits               get, put (a channel), gpu_wait (own device), copy_wait (a copy that must end before
-                      going on), window_turn (an earlier window not yet sent), window_wait (an earlier
-                      window not yet stepped)
+                      going on), window_turn (an earlier window not yet sent), window_wait (a window not
+                      yet stepped, or not yet trained by the other drafters' devices)
   copies              copy: with src, dst, path, bytes; `on_critical_path` in note when the stage waited
 Marks:   window (window end at completion: tokens, note=JSON of loss figures), take (a drafter took a batch;
          note "home" or "away"), dispatch, start, stop, warning (note), accounting (note)

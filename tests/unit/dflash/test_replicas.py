@@ -1,0 +1,119 @@
+"""What a window's end does with gradients, devices and time; drafters here are single matrices."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dflash.batch import WindowInfo
+from dflash.contract.config import load_config
+from dflash.contract.events import Probe, event_schema
+from dflash.devices import LogicalDevice, Moment
+from dflash.replicas import Replica, ReplicaGroup
+
+window = WindowInfo(
+    step=3,
+    epoch=0,
+    batches=2,
+    documents=2,
+    tokens=8,
+    supervised_tokens=8,
+    processed_tokens=8,
+    denominator=4.0,
+)
+
+
+class LateMoment:
+    """Reached when it is waited for; `at_wait` sees the moment before."""
+
+    def __init__(self, at_wait: Callable[[], None] = lambda: None) -> None:
+        self.at_wait, self.is_reached = at_wait, False
+
+    def done(self) -> bool:
+        return self.is_reached
+
+    def wait(self) -> None:
+        self.at_wait()
+        self.is_reached = True
+
+    def order_stream(self) -> None:
+        raise AssertionError("host threads wait here, streams do not")
+
+
+class AsynchronousDevice(LogicalDevice):
+    """A device that has done nothing of what was enqueued until its moments are waited for."""
+
+    def __init__(self, index: int, at_wait: Callable[[], None] = lambda: None) -> None:
+        super().__init__(index)
+        self.at_wait = at_wait
+
+    def record(self) -> Moment:
+        return LateMoment(self.at_wait)
+
+
+class OneMatrix:
+    """The part of a Replica that a window's end needs."""
+
+    def __init__(self, device: LogicalDevice, gradient: Tensor) -> None:
+        self.device, self.drafter = device, nn.Linear(2, 2, bias=False)
+        nn.init.zeros_(self.drafter.weight)
+        self.parameters = list(self.drafter.parameters())
+        self._gradient: Tensor | None = gradient
+        self.handed_out = weakref.ref(gradient)
+
+    def take_gradients(self) -> list[Tensor | None]:
+        gradient, self._gradient = self._gradient, None
+        return [gradient]
+
+    def take_figures(self) -> Tensor:
+        return torch.tensor([2.0, 1.0, 2.0])
+
+
+class Rows:
+    """Keeps events as dictionaries."""
+
+    def __init__(self) -> None:
+        self.events: list[dict[str, Any]] = []
+
+    def append(self, row: tuple[Any, ...]) -> None:
+        self.events.append(dict(zip(event_schema.names, row, strict=True)))
+
+
+def group_of(*replicas: OneMatrix) -> ReplicaGroup:
+    return ReplicaGroup(cast(list[Replica], list(replicas)), load_config(None), total_steps=10)
+
+
+def test_gradients_live_until_the_device_that_reads_them_is_done() -> None:
+    # Freed before, their memory goes back to the owner's stream, which knows nothing of the readers:
+    # a drafter that already receives the next window's states would have them written over gradients.
+    alive: list[bool] = []
+    leader = OneMatrix(AsynchronousDevice(0), torch.ones(2, 2))
+    other = OneMatrix(AsynchronousDevice(1), torch.ones(2, 2))
+    leader.device.at_wait = lambda: alive.append(other.handed_out() is not None)  # type: ignore[attr-defined]
+    group_of(leader, other).complete(window, [], Probe(None, "drafter"))
+    assert alive == [True]
+    assert other.handed_out() is None
+
+
+@pytest.mark.parametrize("late", [1, 2])
+def test_waiting_for_the_other_drafters_devices_is_a_span(late: int) -> None:
+    rows = Rows()
+    moments: list[Moment] = [LateMoment() for _ in range(late)]
+    replica = OneMatrix(LogicalDevice(0), torch.ones(2, 2))
+    group_of(replica).complete(window, moments, Probe(rows, "drafter"))
+    assert all(moment.done() for moment in moments)
+    assert [event["name"] for event in rows.events] == ["window_wait", "sum", "optimizer"]
+    assert {event["window"] for event in rows.events} == {3}
+
+
+def test_no_wait_is_told_where_there_was_none() -> None:
+    rows = Rows()
+    replica = OneMatrix(LogicalDevice(0), torch.ones(2, 2))
+    figures = group_of(replica).complete(window, [LogicalDevice(0).record()], Probe(rows, "drafter"))
+    assert [event["name"] for event in rows.events] == ["sum", "optimizer"]
+    assert (figures.loss, figures.accuracy, figures.grad_norm) == (0.5, 0.5, 2.0)
