@@ -11,6 +11,7 @@ from cli import (
     compare_command,
     doctor_command,
     export_trace_command,
+    holder_command,
     import_command,
     links_command,
     live_command,
@@ -33,7 +34,9 @@ def record_command(
     run_dir: Annotated[
         Path | None, typer.Option(help="New directory for the run. [default: runs/TIME-HEX]", metavar="DIR")
     ] = None,
-    no_gil: Annotated[bool, typer.Option("--no-gil", help="Do not sample who holds the GIL.")] = False,
+    no_gil: Annotated[
+        bool, typer.Option("--no-gil", help="Do not sample who holds the GIL, or waits for it.")
+    ] = False,
     gpu: Annotated[
         str, typer.Option(help="GPU sensors: nvml, none, or replay:FILE (sensors.gpu).", metavar="SENSORS")
     ] = "nvml",
@@ -124,6 +127,7 @@ program.app.command("import")(import_command.import_file)
 program.app.command("links")(links_command.measure_links)
 program.app.command("doctor")(doctor_command.check_up)
 program.app.command("export-trace")(export_trace_command.export_run)
+program.app.command("holder")(holder_command.show_holder)
 program.app.command("live", cls=live_command.CommandAfterDashes)(live_command.watch_live)
 
 

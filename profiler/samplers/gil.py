@@ -44,8 +44,9 @@ _complaints = (  # what py-spy says, in lower case, and the reason that follows
     ("python interpreter", no_python),
 )
 _gone = ("no such process", "check that the process is running", "no such file")
-_stack = re.compile(r"thread \((?P<tid>\w+)\)(?:: (?P<name>[^;]*))?(?:;.*)? (?P<count>\d+)")
+_stack = re.compile(r"thread \((?P<tid>\w+)\)(?:: (?P<name>[^;]*))?(?:;(?P<frames>.*))? (?P<count>\d+)")
 _totals = re.compile(r"Samples: \d+ Errors: (?P<errors>\d+)")
+Stacks = Counter[tuple[str, str]]  # samples by thread name and innermost frame, as "name (file:line)"
 
 
 class GilSampler(Sampler):
@@ -60,18 +61,18 @@ class GilSampler(Sampler):
     ) -> None:
         """`program`: py-spy, looked for when not given."""
         self._find_pid, self._program, self._length_s = find_pid, program, length_s
-        self._segment: _Segment | None = None
+        self._segment: Segment | None = None
         self._failed_starts = 0
         self._given_up = False
         self._holders_seen: set[str] = set()
 
     def open(self) -> str | None:
-        self._program = self._program or _find_program()
+        self._program = self._program or find_program()
         return no_program if self._program is None or not self._program.exists() else None
 
     def sample(self) -> Iterator[Reading]:
         if self._segment is None and not self._given_up and self._program is not None:
-            self._segment = _Segment(self._program, self._find_pid(), self._length_s)
+            self._segment = Segment(self._program, self._find_pid(), self._length_s)
         if self._segment is not None:
             yield from self._collect(self._segment, wait_s=0.0)
 
@@ -83,7 +84,7 @@ class GilSampler(Sampler):
             self._segment.close()
             self._segment = None
 
-    def _collect(self, segment: _Segment, wait_s: float) -> Iterator[Reading]:
+    def _collect(self, segment: Segment, wait_s: float) -> Iterator[Reading]:
         end = segment.end(wait_s)
         if end is None and segment.age_s() < self._length_s + hang_limit_s:
             return
@@ -94,7 +95,8 @@ class GilSampler(Sampler):
         if isinstance(outcome, str):
             yield from self._fail(outcome)
         elif outcome is not None:
-            yield from self._report(*outcome)
+            stacks, samples = outcome
+            yield from self._report(by_thread(stacks), samples)
 
     def _fail(self, reason: str) -> Iterator[Reading]:
         self._failed_starts += 1
@@ -121,11 +123,11 @@ class GilSampler(Sampler):
             yield Reading(t_ns, name, "gil_hold_share", min(1.0, holders[name] / samples))
 
 
-class _Segment:
+class Segment:
     """One run of py-spy against one process."""
 
-    def __init__(self, program: Path, pid: int, length_s: int) -> None:
-        self._length_s = length_s
+    def __init__(self, program: Path, pid: int, length_s: int, rate_hz: int = rate_hz) -> None:
+        self._length_s, self._rate_hz = length_s, rate_hz
         self._folder = tempfile.TemporaryDirectory(prefix="gil-")
         self._stacks = Path(self._folder.name) / "stacks"
         self._talk: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - open for the segment's life
@@ -146,8 +148,8 @@ class _Segment:
     def end(self, wait_s: float) -> Exit | None:
         return self._child.wait(wait_s)
 
-    def result(self, end: Exit) -> tuple[Counter[str], float] | str | None:
-        """Holders by thread name and the number of samples; or why there are none; None: nothing to say."""
+    def result(self, end: Exit) -> tuple[Stacks, float] | str | None:
+        """Who held it, and the number of samples; or why that is unknown; None: nothing to say."""
         talk = self._said()
         complaint = next((reason for words, reason in _complaints if words in talk.lower()), None)
         if end.code != 0:
@@ -156,15 +158,17 @@ class _Segment:
                 None if gone else f"py-spy failed: {_last_line(talk) or f'exit code {end.code}'}"
             )
         try:
-            holders = parse_stacks(self._stacks.read_text(encoding="utf-8", errors="replace"))
+            stacks = parse_stacks(self._stacks.read_text(encoding="utf-8", errors="replace"))
         except (OSError, ValueError):
             return no_sense
         found = _totals.search(talk)
         if found is None:
             return no_sense
         taken_s = min(self.age_s(), self._length_s) if "process exited" in talk else float(self._length_s)
-        samples = rate_hz * taken_s - int(found["errors"])
-        return (holders, samples) if samples >= rate_hz / 2 else None  # less than half a second says nothing
+        samples = self._rate_hz * taken_s - int(found["errors"])
+        return (
+            (stacks, samples) if samples >= self._rate_hz / 2 else None
+        )  # less than half a second says nothing
 
     def close(self) -> None:
         self._child.close()
@@ -176,20 +180,30 @@ class _Segment:
         return self._talk.read().decode(errors="replace")
 
 
-def parse_stacks(text: str) -> Counter[str]:
-    """Samples by thread name from py-spy's raw format. Raises ValueError when it is none."""
-    holders: Counter[str] = Counter()
+def parse_stacks(text: str) -> Stacks:
+    """Samples by thread name and innermost frame from py-spy's raw format. Raises ValueError."""
+    stacks: Stacks = Counter()
     for line in text.splitlines():
         if not line.strip():
             continue
         found = _stack.fullmatch(line.strip())
         if found is None:
             raise ValueError(f"not a stack: {line[:80]!r}")
-        holders[found["name"] or f"thread {found['tid']}"] += int(found["count"])
+        frame = (found["frames"] or "").rpartition(";")[2]
+        stacks[found["name"] or f"thread {found['tid']}", frame] += int(found["count"])
+    return stacks
+
+
+def by_thread(stacks: Stacks) -> Counter[str]:
+    """The same samples by thread name alone."""
+    holders: Counter[str] = Counter()
+    for (name, _), count in stacks.items():
+        holders[name] += count
     return holders
 
 
-def _find_program() -> Path | None:
+def find_program() -> Path | None:
+    """py-spy: the one installed with this Python, else the first on PATH."""
     beside = Path(sysconfig.get_path("scripts")) / "py-spy"
     found = str(beside) if beside.exists() else shutil.which("py-spy")
     return None if found is None else Path(found)

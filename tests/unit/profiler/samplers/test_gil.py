@@ -14,7 +14,7 @@ import pytest
 
 from profiler.samplers import gil
 from profiler.samplers.base import Reading
-from profiler.samplers.gil import GilSampler, parse_stacks
+from profiler.samplers.gil import GilSampler, by_thread, parse_stacks
 
 totals = "echo 'py-spy> Wrote raw flamegraph data. Samples: 25 Errors: 0'"
 
@@ -139,9 +139,11 @@ def test_what_is_no_stack_is_refused(text: str) -> None:
         parse_stacks(text)
 
 
-def test_names_are_taken_from_stacks() -> None:
-    text = "thread (0x7F): drafter:1;a (x.py:1);b 3\n\nthread (9);c 2\nthread (10): MainThread 1\n"
-    assert parse_stacks(text) == {"drafter:1": 3, "thread 9": 2, "MainThread": 1}
+def test_names_and_innermost_frames_are_taken_from_stacks() -> None:
+    text = "thread (0x7F): drafter:1;a (x.py:1);b (y.py:2) 3\n\nthread (9);c 2\nthread (10): MainThread 1\n"
+    stacks = parse_stacks(text)
+    assert stacks == {("drafter:1", "b (y.py:2)"): 3, ("thread 9", "c"): 2, ("MainThread", ""): 1}
+    assert by_thread(parse_stacks(text + "thread (1): drafter:1;z 4\n"))["drafter:1"] == 7
 
 
 @contextmanager
