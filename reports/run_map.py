@@ -11,7 +11,7 @@ import pandas as pd
 
 from profiler.capacity import Capacities
 from profiler.timeline import Timeline
-from profiler.waits import awaited
+from profiler.waits import awaited, family_of, stages
 from reports import text
 from reports.pipeline_map import Card, Line, NoteCard, PipelineMap, QueueCard, StageCard
 
@@ -29,20 +29,45 @@ _least_share: Final = 0.005  # a wait below it is no news
 
 def map_run(timeline: Timeline, capacities: Capacities) -> PipelineMap:
     """The map over the timeline's range. Stages and queues that left no events are left out."""
-    stages = {
-        name: _stage_cards(timeline, name, capacities.limit) for name in ("prefetch", "target", "drafter")
-    }
+    known = {name: _stage_cards(timeline, name, capacities.limit) for name in stages}
     return PipelineMap(
         columns=(
-            stages["prefetch"],
+            *_other_columns(timeline),
+            known["prefetch"],
             _queue_cards(timeline, "q_pre"),
-            stages["target"],
+            known["target"],
             _transport_card(timeline),
             _queue_cards(timeline, "q_hs"),
-            stages["drafter"],
+            known["drafter"],
             _optimizer_card(timeline),
         )
     )
+
+
+def _other_columns(timeline: Timeline) -> list[tuple[Card, ...]]:
+    """Stages of other names, each with the queues it fills, in the order in which the data pass them."""
+    waits = timeline.threads[timeline.threads["kind"] == "wait"]
+    fills, takes = (
+        waits[waits["name"] == name].groupby("stage", observed=True)["channel"].unique().to_dict()
+        for name in ("put", "get")
+    )
+    waiting = [name for name in dict.fromkeys(map(str, timeline.threads["stage"])) if name not in stages]
+    unseen = {family_of(str(name)) for name in timeline.depths["channel"]} - {"q_pre", "q_hs"}
+    columns: list[tuple[Card, ...]] = []
+    while waiting:
+        fed = {
+            name
+            for name in waiting
+            for other in waiting
+            if set(fills.get(other, ())) & set(takes.get(name, ()))
+        }
+        stage = next((name for name in waiting if name not in fed), waiting[0])  # a ring begins anywhere
+        waiting.remove(stage)
+        columns.append(_stage_cards(timeline, stage, None))
+        for channel in sorted(unseen & set(fills.get(stage, ()))):
+            unseen.discard(channel)
+            columns.append(_queue_cards(timeline, channel))
+    return [*(_queue_cards(timeline, channel) for channel in sorted(unseen)), *columns]
 
 
 def _stage_cards(timeline: Timeline, stage: str, limit: str | None) -> tuple[Card, ...]:

@@ -76,6 +76,7 @@ def test_the_time_limit_ends_the_command(call: Call) -> None:
         (["diagnose", "nowhere"], "nowhere"),
         (["diagnose", "nowhere", "--json"], "nowhere"),
         (["report", "nowhere"], "nowhere"),
+        (["import", "nowhere.jsonl"], "nowhere.jsonl"),
     ],
 )
 def test_a_mistake_is_told_in_one_message(
@@ -111,3 +112,32 @@ def test_a_run_is_diagnosed_without_torch(call: Call, run_python: Run) -> None:
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("verdict")
     assert result.stderr.splitlines()[-1] == "False"
+
+
+def test_another_trainers_metrics_become_a_run(call: Call, tmp_path: Path, data_dir: Path) -> None:
+    source = str(data_dir / "cases" / "scenarios" / "s16.jsonl")
+    code, out, err = call("dflash-profile", "import", source, "--run-dir", "theirs")
+    assert code == 0, err
+    assert "6 intervals over 12 s" in out
+    assert "dflash-profile diagnose theirs" in out
+    document = strict_json(call("dflash-profile", "import", source, "--run-dir", "again", "--json")[1])
+    assert {key: document[key] for key in ("run", "intervals", "targets", "drafters", "bad_lines")} == {
+        "run": "again", "intervals": 6, "targets": 3, "drafters": 1, "bad_lines": [],
+    }  # fmt: skip
+    headline = strict_json(call("dflash-profile", "diagnose", "theirs", "--json")[1])["headline"]
+    assert "too little of the run was seen" in str(headline).lower()
+    assert call("dflash-profile", "import", source, "--run-dir", "theirs")[0] == 2
+
+
+def test_an_imported_run_is_read_like_any_other(call: Call, data_dir: Path) -> None:
+    scenarios = data_dir / "cases" / "scenarios"
+    for name in ("s14", "s05"):
+        assert (
+            call("dflash-profile", "import", str(scenarios / f"{name}.jsonl.gz"), "--run-dir", name)[0] == 0
+        )
+    assert call("dflash-profile", "report", "s14")[0] == 0
+    code, out, err = call("dflash-profile", "compare", "s14", "s05", "--fail-above", "5%")
+    assert code == 3, out + err
+    code, out, err = call("dflash-profile", "live", "s14", "--once", "--json")
+    assert code == 0, err
+    strict_json(out)
