@@ -17,7 +17,9 @@ from dflash.contract.config import TrainConfig
 from profiler.compiles import compile_columns, count_compiles
 from profiler.depths import weigh_depths
 from profiler.gil_waits import GilWaits, measure_gil
+from profiler.gpus import gpu_columns, gpu_warnings, measure_gpus
 from profiler.host_memory import HostMemory, measure_host_memory, unsampled
+from profiler.idle_gaps import find_idle_gaps, gap_columns
 from profiler.run import Run
 from profiler.steady import SteadyRange, find_steady_range, read_windows
 from profiler.waits import clip, close_devices, close_threads, thread_spans
@@ -51,6 +53,9 @@ class Timeline:
     takes     drafter index, where (home, away, n/a), takes, bytes
     compiles  one row a stage thread that compiled (profiler/compiles.py)
     gil       which threads waited for the GIL or for a CPU, and who held it (profiler/gil_waits.py)
+    gpus      one row a GPU of the run (profiler/gpus.py)
+    idle_gaps when a GPU stood still for 100 ms or more (profiler/idle_gaps.py); `idle_unknown`: {uuid: why
+              that cannot be told}
     samples   t_s (since the run's start), source, key, metric, value, reason
     """
 
@@ -67,6 +72,9 @@ class Timeline:
     samples: pd.DataFrame
     compiles: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=compile_columns))
     gil: GilWaits = field(default_factory=GilWaits)
+    gpus: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=gpu_columns))
+    idle_gaps: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=gap_columns))
+    idle_unknown: Mapping[str, str] = field(default_factory=dict)
     host_memory: HostMemory = unsampled  # over the whole run
     config: TrainConfig | None = None
     config_values: Mapping[str, Any] = field(default_factory=dict)
@@ -84,6 +92,8 @@ class Timeline:
         gil = measure_gil(run.samples, lo_ns, hi_ns)
         threads, overlap_s = close_threads(spans, lo_ns, hi_ns, gil.by_tid)
         depths = weigh_depths(events, run.config_values, lo_ns, hi_ns)
+        gpus = measure_gpus(run, lo_ns, hi_ns)
+        idle_gaps, idle_unknown = find_idle_gaps(run, gpus, lo_ns, hi_ns)
         return cls(
             start_ns=start_ns,
             range_ns=(lo_ns, hi_ns),
@@ -98,11 +108,14 @@ class Timeline:
             samples=_samples(run.samples, start_ns, lo_ns, hi_ns),
             compiles=count_compiles(events, lo_ns, hi_ns),
             gil=gil,
+            gpus=gpus,
+            idle_gaps=idle_gaps,
+            idle_unknown=idle_unknown,
             host_memory=measure_host_memory(run.samples, windows, start_ns),
             config=run.config,
             config_values=run.config_values,
             emulated=run.emulated,
-            warnings=_warnings(run, overlap_s, set_aside, depths),
+            warnings=(*_warnings(run, overlap_s, set_aside, depths), *gpu_warnings(gpus)),
         )
 
     @property

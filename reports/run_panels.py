@@ -12,6 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
+from profiler.gpu_identity import gpu_uses
 from profiler.run import Run
 from profiler.steady import read_windows
 from reports.series import Floats, Series
@@ -103,9 +104,9 @@ def _memory_panel(run: Run) -> Panel:
 
 def _gpu_panel(run: Run, metric: str, title: str, unit: str, scale: float, ceiling: float | None) -> Panel:
     samples = run.samples[(run.samples["source"] == "gpu") & (run.samples["metric"] == metric)]
-    names = _device_names(run)
+    uses = gpu_uses(run.manifest) or {}
     parts = (
-        (names.get(str(key), str(key)), mine)
+        (uses[str(key)].label if str(key) in uses else str(key), mine)
         for key, mine in samples.groupby("key", observed=True, sort=True)
     )
     return Panel(
@@ -122,17 +123,6 @@ def _sampled(run: Run, parts: Iterable[tuple[str, pd.DataFrame]], scale: float) 
         values = samples["value"].to_numpy(dtype=float) * scale
         if np.isfinite(values).any():
             yield Series(name=name, t_s=_seconds(run, samples["t_ns"]), values=values)
-
-
-def _device_names(run: Run) -> dict[str, str]:
-    """GPU uuid to the name its stage knows it by, as far as run.json says."""
-    devices = run.manifest.get("devices")
-    names: dict[str, str] = {}
-    for device in devices if isinstance(devices, list) else []:
-        if isinstance(device, dict) and device.get("uuid"):
-            role = " ".join(str(device[part]) for part in ("role", "index") if device.get(part) is not None)
-            names[str(device["uuid"])] = f"{device.get('name')} {role}".strip()
-    return names
 
 
 def _why_missing(run: Run, source: str, metric: str) -> str:

@@ -10,7 +10,7 @@ import heapq
 import itertools
 import random
 from collections import deque
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ class Play:
     item_bytes: int = 20_000_000
     pack_s: float = 0.02
     forward_s: float = 1.0
+    slower_targets: Mapping[int, float] = field(default_factory=dict)  # index: times as long
     gather_s: float = 0.0
     backward_s: float = 0.2
     optimizer_s: float = 0.05  # a window
@@ -167,7 +168,8 @@ class _Stage:
                 break
             facts = queue.items.popleft()
             self.changed(queue, *me)
-            yield from self.spend(*me, "forward", self.p.forward_s, **facts)
+            forward_s = self.p.forward_s * self.p.slower_targets.get(index, 1.0)
+            yield from self.spend(*me, "forward", forward_s, **facts)
             yield from self.spend(*me, "gather", self.p.gather_s, **facts)
             first = facts["window"] * self.p.batches_per_window
             yield from self.wait(*me, "window_turn", lambda first=first: self.sent >= first)

@@ -15,6 +15,7 @@ from profiler.rules import (
     host_memory_exhausted_swapping,
     host_staging_queue_too_deep,
     not_enough_data,
+    one_gpu_throttled,
     prefetch_starvation,
     recompiles_from_varying_shapes,
     shared_queue_cross_device,
@@ -37,5 +38,6 @@ all_rules: tuple[Rule, ...] = (
     recompiles_from_varying_shapes.check,
     host_memory_exhausted_swapping.check,
     gil_contention.check,
+    one_gpu_throttled.check,
     target_bound_healthy.check,
 )

@@ -7,11 +7,13 @@ from typing import Final
 
 from profiler.capacity import Loads, measure_loads
 from profiler.finding import Evidence, Finding, Remedy, Verdict
+from profiler.gpus import little_work, power_of_little_work
 from profiler.rules import (
     drafter_too_slow,
     drafters_wait_at_window_end,
     gil_contention,
     host_copies,
+    one_gpu_throttled,
     prefetch_starvation,
     recompiles_from_varying_shapes,
     shared_queue_cross_device,
@@ -95,6 +97,7 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
         "recompilations": recompiles_from_varying_shapes.cost(timeline, loads),
         "swapping": timeline.host_memory.lost_share,
         "waits for the GIL": gil_contention.cost(timeline, loads),
+        "a GPU held down": one_gpu_throttled.cost(timeline, loads),
         "moves between drafters": shared_queue_cross_device.cost(timeline, loads),
     }
     worst = max(costs, key=lambda name: costs[name] or 0.0)
@@ -116,6 +119,8 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
             0.7,
             f"Rejected: work fills only {percent(reached)} of the time of the busiest stage.",
         )
+    if (idle_work := _little_work(timeline, loads)) is not None:
+        return "rejected", 0.7, idle_work
     certainty = 0.6 + 0.35 * (reached - healthy_efficiency) / (1.0 - healthy_efficiency)
     balanced = loads.drafter.busy >= _balanced * loads.target.busy
     return (
@@ -128,6 +133,17 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
             else f"Healthy and target-bound: targets work {percent(loads.target.busy)} of the time; that "
             f"drafters wait ({percent(loads.drafter.waiting)}) is as it should be."
         ),
+    )
+
+
+def _little_work(timeline: Timeline, loads: Loads) -> str | None:
+    """Why a busy limiting stage is no sign of health; None where its GPUs draw power, or are unknown."""
+    stage = "target" if loads.target.busy >= loads.drafter.busy else "drafter"
+    power_share = power_of_little_work(timeline.gpus, stage)
+    if power_share is None:
+        return None
+    return (
+        f"Rejected: GPUs of {stage}s look busy and draw {percent(power_share)} of their limit: {little_work}."
     )
 
 

@@ -204,7 +204,7 @@ class GpuSampler(Sampler):
                 self._series[key] = _Series(told.interval_s, on_change=told.on_change)
             else:
                 interval_s = drain_s if metric == power_samples else slow_s
-                self._series[key] = _Series(interval_s, on_change=metric != power_samples)
+                self._series[key] = _Series(interval_s, on_change=metric == unified_metrics[1])
         return self._series[key]
 
     def _all_silent(self) -> bool:

@@ -209,7 +209,6 @@ def test_what_hardly_changes_is_written_when_it_changes() -> None:
         "temp_c",
         power_samples,
         "energy_j",
-        *process_metrics,
     }
 
 
