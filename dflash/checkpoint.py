@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from dflash.contract.config import TrainConfig
-from dflash.contract.errors import CheckpointError, RunError
+from dflash.contract.errors import CheckpointError, DFlashError, RunError
 from dflash.contract.rundir import write_json
 from dflash.drafter import Drafter
 from dflash.drafter_files import read_drafter, write_drafter
@@ -57,7 +57,10 @@ def identity(config: TrainConfig, drafter: Drafter) -> dict[str, Any]:
 def save_checkpoint(
     directory: Path, group: ReplicaGroup, config: TrainConfig, *, steps_done: int, keep: int
 ) -> Path:
-    """Write `directory`/step-N, remove leftovers, keep the newest `keep`. Raises RunError."""
+    """Write `directory`/step-N, remove leftovers, keep the newest `keep`.
+
+    Raises DFlashError when it cannot be written, say on a full disk; older checkpoints are then untouched.
+    """
     final = directory / f"step-{steps_done}"
     temporary = directory / f".step-{steps_done}.{os.getpid()}"
     drafter = group.leader.drafter
@@ -84,8 +87,15 @@ def save_checkpoint(
         _sync_directory(directory)
         for old in _complete(directory)[:-keep]:
             shutil.rmtree(old)
-    except OSError as error:
-        raise RunError(f"the checkpoint cannot be written: {error}", where=str(final)) from error
+    except (OSError, SafetensorError, RunError) as error:
+        reason = error.what if isinstance(error, RunError) else error
+        raise DFlashError(
+            f"the checkpoint cannot be written: {reason}",
+            where=str(final),
+            remedy="make room or mend the disk, then go on from the newest checkpoint with run.resume",
+        ) from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)  # there only after a failure, when its room is needed
     return final
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import resource
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -11,7 +14,7 @@ import torch
 
 from dflash.checkpoint import find_checkpoint
 from dflash.contract.config import TrainConfig, load_config
-from dflash.contract.errors import CheckpointError, ConfigError
+from dflash.contract.errors import CheckpointError, ConfigError, DFlashError
 from dflash.trainer import Trainer, TrainResult, prepare
 
 small = (
@@ -128,3 +131,30 @@ def test_leftovers_of_a_killed_writer_are_neither_found_nor_kept(tmp_path: Path)
         find_checkpoint(str(tmp_path))
     stop_after(prepare(configure(), run_path=tmp_path), 1)
     assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-1"]
+
+
+@contextmanager
+def no_file_larger_than(limit_bytes: int) -> Iterator[None]:
+    """What a full disk is to whoever writes: the system refuses further bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("every", [1, 0], ids=["between windows", "at the end"])
+def test_a_full_disk_ends_the_run_in_words_and_keeps_what_was_saved(
+    stopped: Path, tmp_path: Path, every: int
+) -> None:
+    run = Path(shutil.copytree(stopped, tmp_path / "run"))
+    # Room for the weights, not for the three times as large optimizer state behind them.
+    limit_bytes = 2 * (run / "checkpoints/step-4/model.safetensors").stat().st_size
+    trainer = prepare(configure(f"run.resume={run}", f"run.checkpoint_every={every}"), run_path=run)
+    with no_file_larger_than(limit_bytes), pytest.raises(DFlashError, match="cannot be written") as caught:
+        trainer.run()
+    assert caught.value.exit_code == 1
+    assert str(run / "checkpoints") in str(caught.value.where)
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-2", "step-3", "step-4"]
+    assert prepare(configure(f"run.resume={run}")).first_step == 4
