@@ -78,7 +78,8 @@ class _Launch:
         self._tell(pid=self.pid)
         if self._control.recv(1) != b"\0":
             return False
-        os.write(gate_write, b"\0")
+        with contextlib.suppress(BrokenPipeError):  # killed at the gate: `attend` will tell
+            os.write(gate_write, b"\0")
         os.close(gate_write)
         with os.fdopen(failure_read) as failure:  # exec closes the other end
             error = failure.read()

@@ -8,6 +8,7 @@ from typing import Any
 
 from dflash.contract.processes import boot_id, is_alive, pid_namespace
 
+_names = {"maker": "process that made the run"}
 _roles = ("recorder", "trainer")  # whose death is told: the first that there is
 
 
@@ -32,11 +33,14 @@ def effective_status(manifest: Mapping[str, Any]) -> RunStatus:
         return RunStatus("unknown", f"it was running when run.json was last written, {where}")
     pids = _table(manifest, "pids")
     known = {role: pid for role in _roles if isinstance(pid := pids.get(role), int)}
-    if not known:
-        return RunStatus(said, None)  # it has not said yet who it is
+    if not known:  # killed, or looked at, before anybody had said who they are
+        maker = _table(_table(manifest, "processes"), "maker").get("pid")
+        if not isinstance(maker, int):
+            return RunStatus(said, None)
+        known = {"maker": maker}
     if any(is_alive(pid, _start_of(manifest, role, pid)) for role, pid in known.items()):
         return RunStatus(said, None)
-    return RunStatus("failed", f"the {next(iter(known))} was killed")
+    return RunStatus("failed", f"the {_names.get(role := next(iter(known)), role)} was killed")
 
 
 def _elsewhere(manifest: Mapping[str, Any]) -> str | None:
@@ -44,7 +48,8 @@ def _elsewhere(manifest: Mapping[str, Any]) -> str | None:
     theirs, here = _table(manifest, "clock").get("boot_id"), boot_id()
     if theirs != here or here is None:
         return "on another machine, or before this one was started anew"
-    spaces = [_table(_table(manifest, "processes"), role).get("pid_namespace") for role in _roles]
+    who = _table(manifest, "processes")
+    spaces = [_table(who, role).get("pid_namespace") for role in (*_roles, "maker")]
     if any(space is not None and space != pid_namespace() for space in spaces):
         return "in another container"
     return None

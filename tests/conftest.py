@@ -21,6 +21,11 @@ settings.load_profile("default")
 browser_names = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What may be asked for beyond the suite."""
+    parser.addoption("--kills", type=int, default=40, help="how often test_kill_anytime.py kills")
+
+
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """No run directory, colour wish or visible-device list leaks in from outside."""

@@ -30,6 +30,7 @@ class ArrowLog:
         self._rows: deque[Row] = deque()
         self._closing = threading.Event()
         self._failure: Exception | None = None
+        pa.array([0])  # the first conversion of all imports pandas: not while rows wait to be written
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.exists():
             raise RunError("a log is never overwritten", where=str(path), remedy="use a new run directory")

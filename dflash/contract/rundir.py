@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dflash.contract.errors import RunError
-from dflash.contract.processes import boot_id
+from dflash.contract.processes import boot_id, identify
 
 schema_version: Final = 1
 statuses: Final = ("running", "finished", "failed", "stopped")
@@ -142,7 +142,8 @@ def new_manifest(command: list[str]) -> dict[str, Any]:
         "ended_utc": None,
         "clock": clock_anchor(),
         "pids": {"recorder": None, "trainer": None},
-        "processes": {"recorder": None, "trainer": None},  # the same, told from others that had those pids
+        # Tells them from later owners of their pids. Whoever makes the run stands for them until they say.
+        "processes": {"maker": identify(os.getpid())},
         "emulated": None,  # true: logical devices, so times say nothing of GPUs
         "config": None,  # {dotted path: value}
         "versions": {"python": platform.python_version()},

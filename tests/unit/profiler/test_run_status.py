@@ -102,8 +102,20 @@ def test_elsewhere_it_is_unknown(dead: dict[str, Any], changes: dict[str, Any], 
     assert words in found.reason
 
 
-def test_a_run_that_has_not_said_who_it_is_is_running() -> None:
+def test_before_anybody_said_who_they_are_the_maker_stands_for_them(
+    living: int, dead: dict[str, Any]
+) -> None:
     assert effective_status(manifest(None, None)).status == "running"
+    made = manifest(None, None, processes={"maker": identify(living)})
+    assert effective_status(made).status == "running"
+    made = manifest(None, None, processes={"maker": dead})
+    assert effective_status(made) == RunStatus("failed", "the process that made the run was killed")
+
+
+def test_a_new_run_knows_its_maker(tmp_path: Path) -> None:
+    made = create_run(tmp_path / "run", command=["x"]).manifest()
+    assert made["processes"] == {"maker": identify(os.getpid())}
+    assert effective_status(made) == RunStatus("running", None)
 
 
 def test_strangers_manifests_do_not_crash() -> None:
