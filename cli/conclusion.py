@@ -1,0 +1,55 @@
+"""What is done with a run that is over: diagnose it, keep that beside it, write its report.
+
+Says nothing itself: what could not be had is returned with the rest. Knows nothing of how the run came about.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dflash.contract.errors import RunError
+
+if TYPE_CHECKING:
+    from profiler.finding import Diagnosis
+
+
+@dataclass(frozen=True, slots=True)
+class Conclusion:
+    """A run's diagnosis and the place of its report; `troubles` say what is missing, and why."""
+
+    diagnosis: Diagnosis | None
+    report: Path | None
+    troubles: tuple[str, ...] = ()
+
+
+def diagnose_kept(run_path: Path) -> tuple[Diagnosis, tuple[str, ...]]:
+    """The diagnosis of a run, kept beside it where the disk allows, and what went wrong with that.
+
+    Raises RunError.
+    """
+    from profiler.diagnosis import diagnose
+    from profiler.run import Run
+    from profiler.timeline import Timeline
+
+    diagnosis = diagnose(Timeline.of(Run.open(run_path)))
+    try:
+        diagnosis.save(run_path)
+    except RunError as error:  # a run on a read-only disk can still be diagnosed
+        return diagnosis, (error.render(),)
+    return diagnosis, ()
+
+
+def conclude(run_path: Path) -> Conclusion:
+    """Diagnosis and report; the run stays as it is where one of them cannot be had."""
+    from reports.run_report import write_run_report
+
+    try:
+        diagnosis, troubles = diagnose_kept(run_path)
+    except RunError as error:
+        return Conclusion(None, None, (error.render(),))
+    try:
+        return Conclusion(diagnosis, write_run_report(run_path), troubles)
+    except RunError as error:
+        return Conclusion(diagnosis, None, (*troubles, error.render()))
