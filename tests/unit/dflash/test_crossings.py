@@ -21,6 +21,13 @@ def test_every_wrong_word_is_counted_also_across_chunks(monkeypatch: pytest.Monk
     assert count_wrong(destination, 3) == 4
 
 
+def test_chunks_that_arrive_in_each_others_place_are_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crossings, "_chunk_words", 8)
+    source, destination = torch.empty(16, dtype=torch.int64), torch.empty(16, dtype=torch.int64)
+    fill(source, destination, seed=1)
+    assert count_wrong(source.roll(8), 1) == 16
+
+
 def test_the_pattern_of_another_crossing_is_not_taken_for_ones_own() -> None:
     source, destination = torch.empty(64, dtype=torch.int64), torch.empty(64, dtype=torch.int64)
     fill(source, destination, seed=1)
