@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import queue
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -127,7 +129,23 @@ def test_refused_puts_and_gets_tell_their_wait_and_no_depth(run: RunDir, instrum
     assert events.loc[events["name"] == "depth", "value"].tolist() == [1.0]
 
 
-def test_windows_are_numbered_in_the_order_of_their_times(run: RunDir, instrument: Instrument) -> None:
+class SlowCount:
+    """Counts, and lets other threads in between a number and whatever is done with it."""
+
+    def __init__(self) -> None:
+        self._count = itertools.count()
+
+    def __next__(self) -> int:
+        number = next(self._count)
+        time.sleep(1e-4 * (number % 3))
+        return number
+
+
+def test_windows_are_numbered_in_the_order_of_their_times(
+    run: RunDir, instrument: Instrument, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instrument, "_windows", SlowCount())
+
     def finish() -> None:
         for _ in range(200):
             instrument.window_done(10, loss=float("nan"), lr=0.1)
