@@ -190,7 +190,9 @@ def _has_screen() -> bool:
 
 
 def _is_running(run_path: Path) -> bool:
-    return RunDir(run_path).manifest().get("status") == "running"
+    from profiler.run_status import effective_status
+
+    return effective_status(RunDir(run_path).manifest()).status in ("running", "unknown")
 
 
 def _left_running(run_path: Path) -> str:

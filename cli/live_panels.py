@@ -56,13 +56,14 @@ def percent(value: float | None) -> str:
 def draw_head(view: LiveView, width: int) -> Text:
     """Which run, and how it is."""
     run = view.run
-    state = {"lost": "gone"}.get(run.status, run.status)
-    tone = "good" if run.status in ("running", "finished") else "bad" if run.status != "stopped" else "wait"
+    tone = {"running": "good", "finished": "good", "failed": "bad"}.get(run.status, "wait")
     facts = [
         Text("dflash live", styles["accent"]),
         Text(safe(run.path), "bold"),
-        Text(f"{state} {plain(text.duration(run.elapsed_s))}", styles[tone]),
+        Text(f"{safe(run.status)} {plain(text.duration(run.elapsed_s))}", styles[tone]),
     ]
+    if run.status == "unknown" and run.reason:
+        facts += [Text(line, styles["muted"]) for line in fold(run.reason, width)]
     if run.emulated:
         facts.append(Text("emulated", styles["wait"]))
     if not run.recorded:

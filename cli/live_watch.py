@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from profiler.live.attach import is_alive, is_here
+from profiler.live.attach import is_finishing
 from profiler.live.follower import Recent, RunFollower
 from profiler.live.observation import Judgement, judge, observe
 from profiler.live.view import LiveView
@@ -33,13 +33,18 @@ class Watch:
         """The run as it is now."""
         began_s = time.thread_time()
         recent = self._follower.poll()
-        manifest = dict(recent.run.manifest)
-        running = manifest.get("status") == "running"
+        status = recent.run.status
+        running = status.status == "running"
         looked_s = time.thread_time() - began_s
         judgement = self._judge(recent, at_once=not running)
         began_s = time.thread_time()
-        now_ns = time.monotonic_ns() if running and is_here(manifest) else None
-        view = observe(recent, judgement, now_ns, is_alive(manifest))
+        view = observe(
+            recent,
+            judgement,
+            status,
+            now_ns=time.monotonic_ns() if running else None,
+            finishing=is_finishing(recent.run.manifest),
+        )
         looked_s += time.thread_time() - began_s
         self.interval_s = max(least_interval_s, looked_s / cost_share)
         return view

@@ -6,12 +6,13 @@ Reads /proc and run.json; touches no process. Knows nothing of what a run holds.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from dflash.contract.errors import RunError, UsageError
+from dflash.contract.processes import boot_id, is_alive
 from dflash.contract.rundir import RunDir, environment_variable
 from profiler.launcher import descendants
 
@@ -60,21 +61,17 @@ def run_of_process(pid: int) -> Path:
     return found[0]
 
 
-def is_alive(manifest: dict[str, Any]) -> bool | None:
-    """Whether a process of the run is there; None when it ran on another machine, or before a reboot."""
-    if not is_here(manifest):
-        return None
+def is_finishing(manifest: Mapping[str, Any]) -> bool:
+    """Whether the command has said how it ended, and its recorder still has the last word to write."""
     pids = manifest.get("pids")
-    known = [pid for pid in pids.values() if isinstance(pid, int)] if isinstance(pids, dict) else []
-    return any(Path(f"/proc/{pid}").exists() for pid in known) if known else None
+    recorder = pids.get("recorder") if isinstance(pids, Mapping) else None
+    ended = manifest.get("status") != "running" and "usage" not in manifest
+    return ended and isinstance(recorder, int) and _is_here(manifest) and is_alive(recorder, None)
 
 
-def is_here(manifest: dict[str, Any]) -> bool:
-    """Whether the run's clock is that of this machine since its last start."""
+def _is_here(manifest: Mapping[str, Any]) -> bool:
     clock = manifest.get("clock")
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    boot_id = boot.read_text().strip() if boot.exists() else None
-    return isinstance(clock, dict) and boot_id is not None and clock.get("boot_id") == boot_id
+    return isinstance(clock, Mapping) and clock.get("boot_id") == boot_id() is not None
 
 
 def _newest_run(base: Path) -> Path:

@@ -16,6 +16,7 @@ from profiler.live.pace import measure_pace
 from profiler.live.pipeline import see_queues, see_stages
 from profiler.live.verdict import give_verdict
 from profiler.live.view import LiveView, RunState
+from profiler.run_status import RunStatus
 from profiler.timeline import Timeline
 
 flush_ns = 300_000_000  # what happened later than so long ago may not be written yet
@@ -37,17 +38,23 @@ def judge(recent: Recent) -> Judgement:
 
 
 def observe(
-    recent: Recent, judgement: Judgement, now_ns: int | None = None, alive: bool | None = None
+    recent: Recent,
+    judgement: Judgement,
+    status: RunStatus,
+    *,
+    now_ns: int | None = None,
+    finishing: bool = False,
 ) -> LiveView:
     """The view at `now_ns` on the run's clock; None: at the last thing that the run wrote.
 
-    `alive`: whether a process of the run is there; None: cannot be known here.
+    `status`: how the run stands, which only the machine it runs on can tell. `finishing`: the command has
+    ended, and its recorder has not.
     """
     run, latest_ns = recent.run, recent.latest_ns
     end_ns = max(latest_ns or run.start_ns, 0 if now_ns is None else now_ns - flush_ns)
     lo_ns = end_ns if recent.since_ns is None else max(recent.since_ns, min(run.start_ns, end_ns))
     pace = measure_pace(recent, end_ns)
-    state = _state(recent, end_ns, alive)
+    state = _state(recent, status, end_ns, finishing=finishing)
     has_range = end_ns > lo_ns
     stages = see_stages(recent, lo_ns, end_ns) if has_range else ()
     readings = Readings(recent)
@@ -71,25 +78,21 @@ def observe(
     )
 
 
-def _state(recent: Recent, end_ns: int, alive: bool | None) -> RunState:
+def _state(recent: Recent, status: RunStatus, end_ns: int, *, finishing: bool) -> RunState:
     manifest = recent.run.manifest
-    status = str(manifest.get("status"))
-    if status == "running" and alive is False:
-        status = "lost"
     pids = manifest.get("pids")
-    recorded = isinstance(pids, dict) and pids.get("recorder") is not None
     latest_ns = recent.latest_ns
     return RunState(
         path=str(recent.run.path),
         command=tuple(_said(manifest.get("command"))),
-        status=status,
-        reason=None if manifest.get("reason") is None else str(manifest["reason"]),
-        # The recorder has the last word, once the trainer has said how it ended.
-        over=status != "running" and not (alive and recorded and "usage" not in manifest),
+        status=status.status,
+        reason=status.reason,
+        # A run that cannot be told from here may still grow: on a disk shared with the machine it runs on.
+        over=status.status not in ("running", "unknown") and not finishing,
         elapsed_s=max(0.0, (end_ns - recent.run.start_ns) / 1e9),
         silent_s=None if latest_ns is None else max(0.0, (end_ns - latest_ns) / 1e9),
         emulated=recent.run.emulated,
-        recorded=recorded,
+        recorded=isinstance(pids, dict) and pids.get("recorder") is not None,
     )
 
 

@@ -26,7 +26,7 @@ def give_verdict(
     range_s: tuple[float, float] | None,
 ) -> Verdict:
     """The most pressing thing there is to say. `range_s`: what the diagnosis is about."""
-    if state.status in ("failed", "lost"):
+    if state.status == "failed":
         return _say_failed(state, diagnosis, range_s)
     if state.status == "running" and _stands_still(pace):
         return _say_still(pace, stages, range_s)
@@ -45,12 +45,9 @@ def give_verdict(
 
 
 def _say_failed(state: RunState, diagnosis: Diagnosis, range_s: tuple[float, float] | None) -> Verdict:
-    lost = "run.json says running, but none of its processes is there: they were killed"
     return Verdict(
         mood="failed",
-        headline=f"The run failed: {state.reason or 'no reason was recorded'}"
-        if state.status == "failed"
-        else f"The run is gone: {lost}.",
+        headline=f"The run failed: {state.reason or 'no reason was recorded'}",
         why=f"Before that: {diagnosis.headline}",
         next_step="",
         cause=None,

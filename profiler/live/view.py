@@ -35,7 +35,7 @@ class RunState:
 
     path: str
     command: tuple[str, ...]
-    status: str  # as in run.json; `lost`: it says running, and its processes are gone
+    status: str  # as in run.json, but failed when its processes are gone; unknown: not to be told from here
     reason: str | None
     over: bool  # nothing more will come
     elapsed_s: float

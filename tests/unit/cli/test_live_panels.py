@@ -13,6 +13,7 @@ from cli.live_text import live_line, live_verdict, snapshot
 from profiler.live.follower import RunFollower
 from profiler.live.observation import judge, observe
 from profiler.live.view import GpuRow, LiveView, Number, ThreadRow
+from profiler.run_status import RunStatus
 from tests.played_pipeline import Play, play
 from tests.run_builder import RunBuilder
 
@@ -21,7 +22,9 @@ hostile = "[/bold] [red]x[/red] list[str] [a=1] \x1b[31m\r\n\u202eevil <b> $HOME
 
 def view_of(path: Path) -> LiveView:
     recent = RunFollower(path).poll()
-    return observe(recent, judge(recent))
+    return observe(
+        recent, judge(recent), RunStatus(recent.run.manifest["status"], recent.run.manifest["reason"])
+    )
 
 
 @pytest.fixture(scope="module")

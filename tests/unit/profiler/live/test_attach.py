@@ -13,7 +13,7 @@ import pytest
 
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.rundir import clock_anchor, create_run
-from profiler.live.attach import find_run, is_alive
+from profiler.live.attach import find_run, is_finishing
 
 sleep = "import time; print('up', flush=True); time.sleep(60)"
 
@@ -130,9 +130,11 @@ def test_nothing_named_means_the_newest_that_runs(tmp_path: Path, monkeypatch: p
     assert find_run(None) == Path("runs/b")
 
 
-def test_a_run_is_alive_while_one_of_its_processes_is(start) -> None:
-    here = {"clock": clock_anchor(), "pids": {"recorder": None, "trainer": start()}}
-    assert is_alive(here) is True
-    assert is_alive({**here, "pids": {"recorder": 999999999, "trainer": None}}) is False
-    assert is_alive({**here, "pids": {}}) is None
-    assert is_alive({**here, "clock": {"boot_id": "another machine"}}) is None
+def test_a_run_is_finishing_while_its_recorder_has_the_last_word_to_write(start) -> None:
+    done = {"status": "finished", "clock": clock_anchor(), "pids": {"recorder": start(), "trainer": 1}}
+    assert is_finishing(done)
+    assert not is_finishing({**done, "status": "running"})
+    assert not is_finishing({**done, "usage": None})
+    assert not is_finishing({**done, "pids": {"recorder": 999999999}})
+    assert not is_finishing({**done, "pids": {"recorder": None}})
+    assert not is_finishing({**done, "clock": {"boot_id": "another machine"}})

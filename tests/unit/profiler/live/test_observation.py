@@ -11,14 +11,17 @@ import pytest
 from profiler.live.follower import RunFollower
 from profiler.live.observation import judge, observe
 from profiler.live.view import LiveView, Number
+from profiler.run_status import RunStatus
 from tests.played_pipeline import Play, play
 from tests.run_builder import RunBuilder, nanoseconds
 
 
-def view_of(path: Path, now_s: float | None = None, alive: bool | None = None) -> LiveView:
+def view_of(path: Path, now_s: float | None = None, **settings: Any) -> LiveView:
     recent = RunFollower(path).poll()
+    manifest = recent.run.manifest
+    status = RunStatus(str(manifest["status"]), manifest["reason"])
     now_ns = None if now_s is None else nanoseconds(now_s) + 300_000_000
-    return observe(recent, judge(recent), now_ns, alive)
+    return observe(recent, judge(recent), settings.pop("status", status), now_ns=now_ns, **settings)
 
 
 def running(path: Path, build: Any, **manifest: Any) -> Path:
@@ -81,10 +84,10 @@ def test_the_pace_has_an_interval_from_ten_windows_on_and_a_reason_before(tmp_pa
 
 
 def test_without_two_windows_there_is_no_pace_but_why(tmp_path: Path) -> None:
-    none = view_of(running(tmp_path / "a", lambda b: b.span("target", 0, "forward", 0, 1)), 2.0, True)
+    none = view_of(running(tmp_path / "a", lambda b: b.span("target", 0, "forward", 0, 1)), 2.0)
     assert none.pace.tokens_per_s == Number(None, "no window has ended yet")
     assert "No window has ended yet" in none.verdict.headline
-    one = view_of(running(tmp_path / "b", lambda b: b.window(0, 1.0, 10)), 2.0, True)
+    one = view_of(running(tmp_path / "b", lambda b: b.window(0, 1.0, 10)), 2.0)
     assert one.pace.tokens_per_s == Number(None, "one window has ended; a rate needs two")
 
 
@@ -96,39 +99,37 @@ def build_windows(builder: RunBuilder) -> None:
 
 def test_a_run_that_stands_still_says_for_how_long_and_who(tmp_path: Path) -> None:
     path = running(tmp_path / "r", build_windows)
-    assert view_of(path, 30.0, True).verdict.mood != "stalled"
-    still = view_of(path, 65.0, True).verdict
+    assert view_of(path, 30.0).verdict.mood != "stalled"
+    still = view_of(path, 65.0).verdict
     assert still.mood == "stalled"
     assert "45 s" in still.headline
     assert "target 0 for 45 s" in still.why
 
 
 def test_time_after_the_last_span_is_open_until_the_next_one_ends(tmp_path: Path) -> None:
-    [target] = view_of(running(tmp_path / "r", build_windows), 40.0, True).stages
+    [target] = view_of(running(tmp_path / "r", build_windows), 40.0).stages
     assert target.open == pytest.approx(20 / 40, abs=0.02)
     assert target.quiet_s == pytest.approx(20.0, abs=0.1)
     assert target.rest == pytest.approx(0.0, abs=0.01)
 
 
 @pytest.mark.parametrize(
-    ("status", "pids", "alive", "shown", "over"),
+    ("status", "finishing", "over"),
     [
-        ("running", {"recorder": 1, "trainer": 2}, True, "running", False),
-        ("running", {"recorder": 1, "trainer": 2}, False, "lost", True),
-        ("running", {"recorder": 1, "trainer": 2}, None, "running", False),
-        ("finished", {"recorder": 1, "trainer": 2}, True, "finished", False),  # the recorder still writes
-        ("finished", {"recorder": 1, "trainer": 2}, False, "finished", True),
-        ("finished", {"recorder": None, "trainer": 2}, True, "finished", True),
-        ("failed", {"recorder": None, "trainer": 2}, None, "failed", True),
+        ("running", False, False),
+        ("unknown", False, False),  # on another machine, whose disk this one may see
+        ("finished", True, False),
+        ("finished", False, True),
+        ("stopped", False, True),
+        ("failed", False, True),
     ],
 )
 def test_a_run_is_over_once_nobody_writes_any_more(
-    tmp_path: Path, status: str, pids: dict[str, Any], alive: bool | None, shown: str, over: bool
+    tmp_path: Path, status: str, finishing: bool, over: bool
 ) -> None:
-    builder = RunBuilder(tmp_path / "r")
-    build_windows(builder)
-    state = view_of(builder.finish(status, pids=pids), None, alive).run
-    assert (state.status, state.over) == (shown, over)
+    path = running(tmp_path / "r", build_windows)
+    state = view_of(path, status=RunStatus(status, "why"), finishing=finishing).run
+    assert (state.status, state.reason, state.over) == (status, "why", over)
 
 
 def test_a_failed_run_says_why_first(tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ def test_the_journal_holds_warnings_and_the_last_windows(tmp_path: Path) -> None
     ],
 )
 def test_a_strange_manifest_does_no_harm(tmp_path: Path, manifest: dict[str, Any]) -> None:
-    document = view_of(running(tmp_path / "r", build_windows, **manifest), 30.0, True).to_json()
+    document = view_of(running(tmp_path / "r", build_windows, **manifest), 30.0).to_json()
     json.dumps(document, allow_nan=False)
 
 
