@@ -127,10 +127,10 @@ def test_torch_with_gpus_without_and_not_at_all() -> None:
 
 
 mounts = """\
-22 27 0:21 / / rw - ext4 /dev/vda rw
 23 22 0:22 / /data rw shared:1 - nfs4 server:/export rw
 24 22 0:23 / /data/local\\040disk rw - xfs /dev/sdb rw
 25 22 0:24 / /dataset rw - fuse.sshfs host:/ rw
+22 27 0:21 / / rw - ext4 /dev/vda rw
 nonsense
 """
 
