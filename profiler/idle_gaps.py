@@ -19,9 +19,10 @@ from profiler.run import Run
 
 gap_columns: Final = ["key", "device", "role", "index", "start_s", "end_s", "seconds", "common", "evidence"]
 least_s: Final = 0.1
+power_delay_s: Final = 0.0  # of the driver's series behind the GPU; benchmarks/idle_gaps.py tells
 _blur_s: Final = 0.03  # by which 20 ms samples may misplace an edge
-_surely: Final = 0.35  # of the way from idle to busy power: a gap must fall below it
-_edge: Final = 0.5  # of that way: where a gap begins and ends, also under a moving mean
+_surely: Final = 0.25  # of the way from idle to busy power: a gap must fall below it
+_shoulder: Final = 5  # samples beside a gap, from whose power down to idle the middle is its edge
 _fell: Final = 0.6  # a gap that events tell must have brought power below it
 _still: Final = 0.2  # below it nothing runs, whatever events tell
 _least_contrast: Final = 0.5  # idle over busy power: a trace with more never was idle
@@ -62,15 +63,15 @@ def read_activity(t_s: Floats, watts: Floats, limit_w: float | None = None) -> A
 
 
 def power_gaps(activity: Activity, least: float = least_s) -> Intervals:
-    """Times of low power, between crossings of the middle level: a moving mean keeps their distance."""
+    """Times of low power, between crossings of half the power beside them, which a mean leaves in place."""
     t_s, level = activity.t_s, activity.level
-    below = np.r_[False, level < _edge, False]
-    starts, ends = np.flatnonzero(below[1:] & ~below[:-1]), np.flatnonzero(~below[1:] & below[:-1]) - 1
-    pieces = [
-        (_crossing(t_s, level, first - 1, first), _crossing(t_s, level, last, last + 1))
-        for first, last in zip(starts.tolist(), ends.tolist(), strict=True)
-        if level[first : last + 1].min() < _surely
-    ]
+    low = np.r_[False, level < _surely, False]
+    starts, ends = np.flatnonzero(low[1:] & ~low[:-1]), np.flatnonzero(~low[1:] & low[:-1]) - 1
+    pieces = []
+    for first, last in zip(starts.tolist(), ends.tolist(), strict=True):
+        bottom = first + int(level[first : last + 1].argmin())
+        before, after = level[max(first - _shoulder, 0) : first], level[last + 1 : last + 1 + _shoulder]
+        pieces.append((_edge(t_s, level, bottom, before, -1), _edge(t_s, level, bottom, after, 1)))
     found = merged(pieces) if pieces else none
     silent = np.flatnonzero(np.diff(t_s) > _silence_s)
     unknown = merged(np.column_stack([t_s[silent], t_s[silent + 1]])) if len(silent) else none
@@ -155,7 +156,7 @@ def _activity_of(run: Run, gpu: dict[Any, Any], lo_ns: int, hi_ns: int) -> Activ
     if not mine["value"].notna().any():
         return str(next(iter(mine["reason"].dropna()), "power samples were not recorded"))
     limit_w = float(gpu["power_limit_w"])
-    t_s = (mine["t_ns"].to_numpy(dtype=np.int64) - run.start_ns) / 1e9
+    t_s = (mine["t_ns"].to_numpy(dtype=np.int64) - run.start_ns) / 1e9 - power_delay_s
     whole = read_activity(t_s, mine["value"].to_numpy(dtype=float), limit_w if np.isfinite(limit_w) else None)
     if isinstance(whole, str):
         return whole
@@ -191,14 +192,16 @@ def _confirmed(gap: Floats, activity: Activity, by_power: Intervals) -> list[tup
     return [(start, end)] if is_short and activity.lowest(start, end + 2 * _blur_s) < _fell else []
 
 
-def _crossing(t_s: Floats, level: Floats, before: int, after: int) -> float:
-    """When the level crosses the middle between two neighbours; beyond the ends of the trace, its end."""
-    if before < 0:
-        return float(t_s[0])
-    if after >= len(t_s):
-        return float(t_s[-1])
-    part = (_edge - level[before]) / (level[after] - level[before])
-    return float(t_s[before] + part * (t_s[after] - t_s[before]))
+def _edge(t_s: Floats, level: Floats, bottom: int, beside: Floats, step: int) -> float:
+    """When the level crosses half of that beside a gap, seen from its bottom; else the end of the trace."""
+    if not len(beside):
+        return float(t_s[0 if step < 0 else -1])
+    middle = (float(beside.max()) + float(level[bottom])) / 2
+    place = bottom
+    while level[place + step] < middle:
+        place += step
+    part = (middle - level[place]) / (level[place + step] - level[place])
+    return float(t_s[place] + part * (t_s[place + step] - t_s[place]))
 
 
 def _median_of_three(values: Floats) -> Floats:

@@ -43,6 +43,7 @@ from profiler.samplers.host import HostSampler
 from profiler.samplers.numa import NumaSampler
 from profiler.samplers.sensors import GpuSensors
 
+sample_flush_s = 1.0  # a batch costs 0.9 kB, and samples need not be on disk as soon as events
 poll_s = 0.2  # between looks at the stop event, the time limit and received signals
 forwarded = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 switched_off = {"status": "n/a", "reason": "switched off", "cpu_s": 0.0}
@@ -161,7 +162,8 @@ class _Session:
             processes={"recorder": identify(os.getpid()), "trainer": identify(child.pid)},
         )
         for sampler in self._samplers(child):
-            log = ArrowLog(self.run.samples / f"{sampler.name}.arrow", sample_schema)
+            path = self.run.samples / f"{sampler.name}.arrow"
+            log = ArrowLog(path, sample_schema, flush_s=sample_flush_s)
             self.threads[sampler.name] = SamplerThread(sampler, log)
             self.threads[sampler.name].start()
         child.release()

@@ -124,6 +124,11 @@ class Timeline:
         lo_ns, hi_ns = self.range_ns
         return (lo_ns - self.start_ns) / 1e9, (hi_ns - self.start_ns) / 1e9
 
+    @property
+    def unified_memory(self) -> bool:
+        """Whether all GPUs of the run live in the host's memory: figures of both are the same bytes."""
+        return bool(len(self.gpus) and self.gpus["unified_memory"].all())
+
     def series(self, metric: str) -> pd.DataFrame:
         """The samples of one metric, in time order."""
         return self.samples[self.samples["metric"] == metric]

@@ -6,7 +6,7 @@ from typing import Final
 
 from profiler.capacity import host_paths, measure_loads
 from profiler.finding import Finding, Remedy
-from profiler.rules.host_copies import copy_evidence, cost, is_deep, waiting_items
+from profiler.rules.host_copies import apart_from_host, copy_evidence, cost, is_deep, waiting_items
 from profiler.rules.remedies import declared_copy_s, peer_transport
 from profiler.rules.verdicts import Case, Check, judge, quantity, queue_evidence, share, unjudged
 from profiler.timeline import Timeline
@@ -29,6 +29,7 @@ def check(timeline: Timeline) -> list[Finding]:
         checks=[
             Check(loads.drafters_limit, "the drafters do not hold the targets up"),
             Check(drafter.host_copies > 0, "drafters copy nothing from host memory"),
+            apart_from_host(timeline),
             Check(
                 None if deep is None else not deep,
                 "the queue in host memory is deep: see host-staging-queue-too-deep",

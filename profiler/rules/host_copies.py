@@ -9,7 +9,7 @@ from __future__ import annotations
 from profiler.capacity import Loads, host_paths
 from profiler.finding import Evidence
 from profiler.rules.remedies import copy_rate, item_bytes
-from profiler.rules.verdicts import deep_items, quantity, queue_share, seconds, share, staged_rss_share
+from profiler.rules.verdicts import Check, deep_items, quantity, queue_share, seconds, share, staged_rss_share
 from profiler.timeline import Timeline
 
 _resident = ("rss_anon_bytes", "rss_shmem_bytes", "rss_file_bytes")
@@ -18,6 +18,11 @@ _resident = ("rss_anon_bytes", "rss_shmem_bytes", "rss_file_bytes")
 def cost(_timeline: Timeline, loads: Loads) -> float | None:
     """What the stages' own copies through host memory cost, on both sides of the queue."""
     return loads.lost_share(target=loads.target.host_copies, drafter=loads.drafter.host_copies)
+
+
+def apart_from_host(timeline: Timeline) -> Check:
+    """Whether GPUs have memory of their own: where they live in the host's, no way round it is quicker."""
+    return Check(not timeline.unified_memory, "the GPUs use the host's memory, so nothing is staged in it")
 
 
 def waiting_items(timeline: Timeline) -> float | None:

@@ -6,7 +6,7 @@ from typing import Final
 
 from profiler.capacity import host_paths, measure_loads
 from profiler.finding import Finding, Remedy
-from profiler.rules.host_copies import copy_evidence, cost
+from profiler.rules.host_copies import apart_from_host, copy_evidence, cost
 from profiler.rules.remedies import declared_copy_s, peer_transport
 from profiler.rules.verdicts import Case, Check, judge, nearly_full, queue_evidence, share, unjudged
 from profiler.timeline import Timeline
@@ -39,6 +39,7 @@ def check(timeline: Timeline) -> list[Finding]:
                 "targets copy nothing to host memory themselves",
             ),
             Check(not loads.drafters_limit, "the drafters hold the targets up, not the other way round"),
+            apart_from_host(timeline),
             Check(None if full is None else not full, "the queue to the drafters is full"),
         ],
         evidence=[

@@ -13,6 +13,7 @@ metric_ids: Final = {  # nvmlGpmMetricId_t
     "tensor_active_pct": 5,  # share of time that tensor cores were busy
     "dram_active_pct": 10,  # share of memory bandwidth in use
 }
+_untouched: Final = 999  # NVML_ERROR_UNKNOWN: stays where the driver fills nothing in
 
 
 class GpmPair:
@@ -53,6 +54,7 @@ class GpmPair:
         question.sample1, question.sample2 = before, now
         for place, number in enumerate(metric_ids.values()):
             question.metrics[place].metricId = number
+            question.metrics[place].nvmlReturn = _untouched
         self._nvml.nvmlGpmMetricsGet(question)
         found = [question.metrics[place] for place in range(len(metric_ids))]
         return {

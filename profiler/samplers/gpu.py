@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -29,6 +30,8 @@ from profiler.samplers.sensors import Answer, GpuDevice, GpuSensors, Unreadable
 
 used_metric = "mem_used_bytes"
 unified_metrics = ("unified_mem_used_bytes", "unified_mem_total_bytes")
+patient_drains = 3  # without a sample, before the driver counts as having none
+no_samples = Unreadable("the driver keeps no power samples", permanent=True)
 choices = "nvml, none or replay:FILE"
 
 
@@ -103,6 +106,7 @@ class GpuSampler(Sampler):
         self._series: dict[tuple[str, str], _Series] = {}
         self._reopen_after_s: float | None = None
         self._used: dict[str, Answer] = {}  # the latest memory in use, by device
+        self._empty_drains: Counter[str] = Counter()
         self._is_open = False
 
     def open(self) -> str | None:
@@ -162,6 +166,9 @@ class GpuSampler(Sampler):
             return
         series = self._series_of(device, power_samples)
         series.take(None, now_s)
+        self._empty_drains[device.key] += not drained
+        if series.answering is None and self._empty_drains[device.key] >= patient_drains:
+            yield from self._write(device, [power_samples], [no_samples], now_s, t_ns)
         for sample in drained:
             series.take(sample.watts, now_s)
             yield Reading(sample.t_ns, device.key, power_samples, sample.watts)

@@ -20,8 +20,12 @@ import pytest
 from dflash.contract.arrowlog import read_log
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.rundir import RunDir
+from profiler.diagnosis import diagnose
 from profiler.recorder import Recording, RecordOptions, record
+from profiler.recorder_settings import apply_settings
+from profiler.run import Run
 from profiler.run_status import RunStatus, effective_status
+from profiler.timeline import Timeline
 
 quiet = RecordOptions(gpu="none", gil=False, host_interval_s=0.05, grace_s=20)
 patience_s = 30.0
@@ -93,6 +97,20 @@ def test_plain_command_is_recorded_whole(tmp_path: Path, data_dir: Path) -> None
         assert not torn
         assert table.num_rows >= least
         assert set(table["source"].to_pylist()) == {name}
+
+
+def test_a_replayed_straggler_is_named_in_the_run_that_was_recorded(tmp_path: Path, data_dir: Path) -> None:
+    replay = f"replay:{data_dir / 'cases' / 'nvml' / 'c070_throttled_straggler.json'}"
+    chosen = apply_settings(options(gpu_interval_s=0.02), [f"sensors.gpu={replay}"])
+    recording = record(python("import time; time.sleep(0.3)"), tmp_path / "run", chosen)
+    timeline = Timeline.of(Run.open(recording.run.path))
+    gpus = timeline.gpus.set_index("key")
+    assert len(gpus) == 4
+    assert (gpus["own_bytes"] - 30e9).abs().max() < 1
+    energy = timeline.samples[timeline.samples["metric"] == "energy_j"]
+    assert energy.groupby("key", observed=True).size().eq(2).all()  # at the start and at the end
+    (finding,) = [f for f in diagnose(timeline).findings if f.cause == "one-gpu-throttled"]
+    assert "780 MHz, thermal (hardware), 93 °C, 310 of 600 W" in finding.summary
 
 
 def test_samplers_that_find_nothing_do_not_stop_the_command(tmp_path: Path, data_dir: Path) -> None:

@@ -214,3 +214,21 @@ def test_gpu_without_power_samples_or_events_says_why_gaps_are_unknown(tmp_path:
     assert not len(timeline.idle_gaps)
     assert len(timeline.idle_unknown) == 4
     assert all("not supported" in reason for reason in timeline.idle_unknown.values())
+
+
+@pytest.mark.parametrize("unified", [True, False])
+def test_advice_on_staging_in_host_memory_is_for_gpus_with_memory_of_their_own(
+    tmp_path: Path, unified: bool
+) -> None:
+    file = cases / "c061_gb10_success_zero.json" if unified else c057
+    devices = [
+        {"name": "cuda:0", "role": role, "index": 0, "uuid": json.loads(file.read_text())["gpus"][0]["uuid"]}
+        for role in ("target", "drafter")
+    ]
+    staged = {"preset": "host", "depth": 40, "drafter_copy_s": 0.4, "targets": 3, "windows": 40}
+    timeline = played(tmp_path, file, devices=devices, **staged)
+    host_causes = {"host-staging-queue-too-deep", "h2d-on-drafter-critical-path", "sync-d2h-on-critical-path"}
+    findings = [f for f in diagnose(timeline).findings if f.cause in host_causes]
+    assert any(f.supported for f in findings) is not unified
+    if unified:
+        assert any("use the host's memory" in f.summary for f in findings)

@@ -71,6 +71,7 @@ shapes: dict[str, dict[str, float]] = {
     "mean of 100 ms": {"mean_s": 0.1},
     "ramp of 30 ms": {"decay_s": 0.03},
     "lighter work": {"light_w": 400.0},
+    "light work, mean of 50 ms": {"light_w": 300.0, "mean_s": 0.05},
 }
 
 
