@@ -37,6 +37,11 @@ class PipelineState:
         """The first failure, None for a run that ended well or was asked to stop."""
         return None if isinstance(self._first, PipelineStopped) else self._first
 
+    @property
+    def aborted(self) -> bool:
+        """Whether everybody has been told to end at once, for whatever reason."""
+        return self._first is not None
+
     def request_stop(self, reason: str) -> None:
         """End after the window in progress. The first reason stays. Safe in a signal handler."""
         self.stop_reason = self.stop_reason or reason

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -95,8 +95,9 @@ class Session:
             return code, self._end(log, "stopped", name, code)
         except StuckThreadsError as error:
             say(error.render())
-            self._end(log, "failed", error.render(), 1)
-            os._exit(1)
+            code = self.interruption.exit_code or 1
+            self._end(log, "failed", error.render(), code)
+            os._exit(code)
         except DFlashError as error:
             say(error.render())
             return error.exit_code, self._end(log, "failed", error.render(), error.exit_code)
@@ -205,8 +206,9 @@ class Session:
 
 
 def say(text: str) -> None:
-    """One message for people, on stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """One message for people, on stderr. Nobody reading any more is no reason to stop training."""
+    with suppress(BrokenPipeError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def print_document(document: dict[str, Any]) -> None:

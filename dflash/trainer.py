@@ -38,7 +38,8 @@ from dflash.transport import Transport, open_transport
 from dflash.window import WindowTurns, batches, steps_in_all
 from dflash.window_progress import WindowProgress
 
-join_grace_s = 20.0
+join_grace_s = 20.0  # after a failure
+stop_grace_s = 120.0  # after a stop, when a long forward or a checkpoint may be worth waiting for
 memory_every_s = 1.0  # between readings of the allocators
 
 
@@ -102,7 +103,7 @@ class Trainer:
     def run(self, watch: Callable[[], None] = lambda: None) -> TrainResult:
         """Train to the end or until stopped. `watch` is called several times a second by this thread.
 
-        Raises the first failure (StageError), after all threads have ended.
+        Raises the first failure (StageError, or what `watch` raised), after all threads have ended.
         """
         stages = self._stages()
         for device in self.devices.all:
@@ -111,8 +112,21 @@ class Trainer:
         for stage in stages:
             stage.thread.start()
             self._compilations.add_thread(stage.thread, stage.probe)
+        try:
+            self._supervise(stages, watch)
+        except BaseException as error:  # also an interrupt: the stages must not outlive their trainer
+            self.state.stop_now(f"{type(error).__name__} in the main thread")
+            self._end(stages)
+            raise
+        self._end(stages)
+        if self.config.run.checkpoint_every >= 0:
+            self._save()
+        return self._result()
+
+    def _supervise(self, stages: list[Stage], watch: Callable[[], None]) -> None:
+        """Look after the stages until they have ended, or have been told to."""
         started, limit_s = time.monotonic(), self.config.run.max_seconds
-        while any(stage.thread.is_alive() for stage in stages):
+        while not self.state.aborted and any(stage.thread.is_alive() for stage in stages):
             watch()
             self._compilations.install()
             self._measure_memory()
@@ -120,16 +134,16 @@ class Trainer:
                 self.state.request_stop(f"run.max_seconds = {limit_s:g}")
             for stage in stages:
                 stage.thread.join(timeout=0.2 / len(stages))
-            if self.state.first_error is not None:
-                break
+
+    def _end(self, stages: list[Stage]) -> None:
+        """Wait for the threads. Raises the first failure."""
         self._join(stages)
         self._compilations.remove()
-        self.transport.finish()
-        if self.state.first_error is not None:
-            raise self.state.first_error
-        if self.config.run.checkpoint_every >= 0:
-            self._save()
-        return self._result()
+        try:
+            self.transport.finish()
+        finally:
+            if self.state.first_error is not None:  # a device that it broke fails here too: an echo
+                raise self.state.first_error
 
     def _stages(self) -> list[Stage]:
         stream = batches(self.documents, self.config, packed=self.packed, start_step=self.first_step)
@@ -197,7 +211,8 @@ class Trainer:
             )
 
     def _join(self, stages: list[Stage]) -> None:
-        deadline = time.monotonic() + join_grace_s
+        grace_s = stop_grace_s if self.state.first_error is None else join_grace_s
+        deadline = time.monotonic() + grace_s
         for stage in stages:
             stage.thread.join(timeout=max(0.0, deadline - time.monotonic()))
         stuck = [stage.thread.name for stage in stages if stage.thread.is_alive()]
@@ -206,7 +221,7 @@ class Trainer:
                 "threads did not end after the pipeline was stopped",
                 where=", ".join(stuck),
                 found=str(self.state.first_error or self.state.stop_reason),
-                expected=f"to end within {join_grace_s:.0f} s",
+                expected=f"to end within {grace_s:g} s",
             )
 
     def _result(self) -> TrainResult:

@@ -13,7 +13,7 @@ from dflash.contract.config import load_config
 from dflash.contract.errors import DFlashError, StageError
 from dflash.replicas import Replica, ReplicaGroup
 from dflash.target import Target
-from dflash.trainer import Trainer, prepare
+from dflash.trainer import StuckThreadsError, Trainer, prepare
 
 small = (
     "drafter.layers=1",
@@ -136,3 +136,60 @@ def test_stopping_at_once_from_outside_never_hangs() -> None:
         result = trainer.run()
         assert result.stop_reason == "now"
         assert stage_threads() == []
+
+
+def test_a_watch_that_fails_ends_the_threads_before_it_is_raised() -> None:
+    trainer = make("split=2-2")
+    with pytest.raises(BoomError):
+        trainer.run(fail_after(2, lambda: None))
+    assert stage_threads() == []
+
+
+@pytest.mark.parametrize("asked", [False, True], ids=["failed", "stopped"])
+def test_a_watch_that_fails_is_raised_even_from_a_run_that_was_stopped(asked: bool) -> None:
+    trainer = make("split=1-1")
+
+    def watch() -> None:
+        if asked:
+            trainer.state.stop_now("asked")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.run(watch)
+    assert stage_threads() == []
+
+
+def test_what_a_broken_device_says_at_the_end_does_not_hide_the_first_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trainer = make("split=1-1")
+    finish = trainer.transport.finish
+
+    def echo() -> None:
+        finish()
+        raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    monkeypatch.setattr(trainer.transport, "finish", echo)
+    monkeypatch.setattr(Replica, "train", fail_after(1, Replica.train))
+    with pytest.raises(StageError, match="planted"):
+        trainer.run()
+
+
+def test_a_thread_that_is_stuck_holds_up_neither_a_stop_nor_a_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dflash.trainer.join_grace_s", 0.2)
+    monkeypatch.setattr("dflash.trainer.stop_grace_s", 0.2)
+    for end in ("stop_now", "abort"):
+        trainer, freed = make("split=1-1"), threading.Event()
+        monkeypatch.setattr(Target, "run", lambda *_, freed=freed: freed.wait())
+        timer = threading.Timer(
+            0.2, getattr(trainer.state, end), ["now" if end == "stop_now" else BoomError()]
+        )
+        timer.start()
+        with pytest.raises(StuckThreadsError) as caught:
+            trainer.run()
+        assert caught.value.where == "target-0"
+        freed.set()
+        for thread in [t for t in threading.enumerate() if t.name.startswith("target-")]:
+            thread.join(10)
