@@ -200,11 +200,9 @@ def show(result: dict[str, Any]) -> None:
         f"{100 * result['sampler_cpu_share']:.2f} % of a core"
     )
     for row in result["threads"]:
-        print(
-            f"    {row['thread']:11} truth {row['truth']:.3f} to {row['truth_with_cpu_wait']:.3f}",
-            f" sampled {row['sampled']:.3f}  off {row['off_points']:+.1f} points  {row['waits_per_s']} waits/s",
-            flush=True,
-        )
+        truth = f"truth {row['truth']:.3f} to {row['truth_with_cpu_wait']:.3f}"
+        found = f"sampled {row['sampled']:.3f}, off {row['off_points']:+.1f} points"
+        print(f"    {row['thread']:11} {truth}  {found}  {row['waits_per_s']} waits/s", flush=True)
 
 
 def main() -> int:

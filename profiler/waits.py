@@ -166,7 +166,7 @@ def _gil_within(
     work_ns = int(host_ns[is_work].sum())
     part = min(share * range_ns / work_ns, 1.0) if work_ns else 0.0
     taken: Nanoseconds = np.where(is_work, np.floor(counted_ns * part), 0.0).astype(np.int64)
-    return np.minimum(taken, counted_ns)
+    return taken
 
 
 def clip(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> tuple[Nanoseconds, Nanoseconds]:

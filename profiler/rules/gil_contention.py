@@ -76,7 +76,8 @@ def _cores(timeline: Timeline, contenders: pd.DataFrame) -> float | None:
 
 def _checks(timeline: Timeline, loads: Loads) -> list[Check]:
     contenders = _contenders(timeline)
-    waited, without_cpu = _mean(contenders["gil_wait_share"]) or 0.0, _mean(contenders["cpu_wait_share"])
+    working = contenders[contenders["tid"].isin(timeline.threads["tid"])]
+    waited, without_cpu = _mean(working["gil_wait_share"]) or 0.0, _mean(working["cpu_wait_share"])
     cores = _cores(timeline, contenders)
     side_by_side = max(about_one_core, (1 + len(contenders)) / 2)  # half of them besides the holder
     copies = max(loads.target.copies, loads.drafter.copies)
@@ -84,7 +85,7 @@ def _checks(timeline: Timeline, loads: Loads) -> list[Check]:
     return [
         Check(
             None if without_cpu is None else without_cpu <= waited,
-            f"they wait for a CPU {percent(without_cpu or 0.0)} of the time, for the GIL {percent(waited)}",
+            f"the stages wait for a CPU {percent(without_cpu or 0.0)} of the time, for the GIL {percent(waited)}",
         ),
         Check(
             None if cores is None else cores <= side_by_side,
@@ -107,7 +108,7 @@ def _evidence(timeline: Timeline, loads: Loads) -> list[Evidence]:
         waited("prefetch", loads.prefetch),
         quantity("threads that wait for it", None if reason else float(len(contenders)), "", reason),
         quantity("cores in use by them", _cores(timeline, contenders), "", _no_cpu_times),
-        share("their waiting for a CPU", _mean(contenders["cpu_wait_share"]), _no_cpu_times),
+        share("these threads waiting for a CPU", _mean(contenders["cpu_wait_share"]), _no_cpu_times),
         share("time some thread holds it", timeline.gil.held_share, "py-spy saw no holder"),
         *(share(f"time thread {name} holds it", held) for name, held in timeline.gil.holders[:1]),
     ]
