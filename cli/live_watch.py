@@ -32,6 +32,7 @@ class Watch:
     def look(self) -> LiveView:
         """The run as it is now."""
         began_s = time.thread_time()
+        now_ns = time.monotonic_ns()  # before reading, for what is written meanwhile may be missed
         recent = self._follower.poll()
         status = recent.run.status
         running = status.status == "running"
@@ -42,7 +43,7 @@ class Watch:
             recent,
             judgement,
             status,
-            now_ns=time.monotonic_ns() if running else None,
+            now_ns=now_ns if running else None,
             finishing=is_finishing(recent.run.manifest),
         )
         looked_s += time.thread_time() - began_s

@@ -10,7 +10,7 @@ import pytest
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 programs = ("dflash-train", "dflash-profile", "dflash-tune")
-heavy = ("torch", "transformers", "pandas", "numpy", "plotly", "optuna", "pyarrow", "rich")
+heavy = ("torch", "transformers", "pandas", "numpy", "plotly", "optuna", "pyarrow", "rich", "textual")
 
 
 @pytest.mark.parametrize("name", programs)
