@@ -46,8 +46,12 @@ def plan_windows(lengths: Lengths, window_tokens: int, *, seed: int, epoch: int)
 
 def steps_in_all(lengths: Lengths, config: TrainConfig) -> int:
     """Optimizer steps of a whole run: the windows of all epochs, at most `run.max_steps`."""
-    steps = sum(len(_plan(lengths, config, epoch)) for epoch in range(config.run.epochs))
-    return min(steps, config.run.max_steps or steps)
+    steps, limit = 0, config.run.max_steps
+    for epoch in range(config.run.epochs):
+        steps += len(_plan(lengths, config, epoch))
+        if limit and steps >= limit:
+            return limit
+    return steps
 
 
 def _plan(lengths: Lengths, config: TrainConfig, epoch: int) -> list[Numbers]:

@@ -217,7 +217,7 @@ class DevicesConfig:
 class RunConfig:
     """How long, and what is kept."""
 
-    epochs: int = knob(1, help="passes over the documents", low=1, neutral=False)
+    epochs: int = knob(1, help="passes over the documents", low=1, high=10_000, neutral=False)
     max_steps: int = knob(
         0, help="stop after this many optimizer steps in all; 0: never", low=0, neutral=False
     )

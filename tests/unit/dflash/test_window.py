@@ -187,3 +187,17 @@ def test_a_step_limit_ends_the_stream(limit):
     stream = list(batches(documents, config, packed=True))
     assert steps_in_all(documents.lengths, config) == min(limit, every) == stream[-1].window.step + 1
     assert stream[-1].window.batches == sum(b.window.step == stream[-1].window.step for b in stream)
+
+
+def test_counting_steps_goes_no_further_than_the_run(monkeypatch):
+    # "many epochs, but at most 7 steps": planning them all would take hours before the first step
+    planned = []
+
+    def plan(lengths, window_tokens, *, seed, epoch):
+        planned.append(epoch)
+        return plan_windows(lengths, window_tokens, seed=seed, epoch=epoch)
+
+    monkeypatch.setattr("dflash.window.plan_windows", plan)
+    config = load_config(None, ["run.epochs=10000", "run.max_steps=7", "window.tokens=2048"])
+    assert steps_in_all(np.full(40, 128), config) == 7
+    assert planned == [0, 1, 2]  # three windows each
