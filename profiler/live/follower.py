@@ -61,8 +61,9 @@ class RunFollower:
     def poll(self) -> Recent:
         """Read what is new since the last call."""
         self._manifest = self._dir.manifest()
-        self._take_events(self._read_new(self._dir.events, event_schema, "events"))
+        # Events last: the first reading takes seconds, and shares of time end where the latest row does.
         self._samples.add(self._read_new(self._dir.samples, sample_schema, "samples"))
+        self._take_events(self._read_new(self._dir.events, event_schema, "events"))
         times = [t for t in (self._events.latest_ns, self._samples.latest_ns) if t is not None]
         latest_ns = max(times, default=None)
         since_ns = None if latest_ns is None else self._since_ns(latest_ns)
