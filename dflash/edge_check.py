@@ -8,11 +8,12 @@ pipeline (seen on two H200: "resource already mapped"). Knows nothing of transpo
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import permutations
+from itertools import combinations, product
 
 import torch
 from torch import Tensor
 
+from dflash.contract.config import TransportChoice
 from dflash.contract.errors import DeviceError
 from dflash.devices import DeviceSet
 
@@ -26,17 +27,32 @@ def cross(pattern: Tensor, source: torch.device, destination: torch.device) -> T
     return pattern.to(source).to(destination).cpu()
 
 
-def check_edges(devices: DeviceSet, crossing: Crossing = cross) -> None:
-    """Copy a pattern both ways over each pair of GPUs. Raises DeviceError naming the first bad one."""
-    stages = (*devices.targets, *devices.drafters)
-    places = {device.torch_device for device in stages if not device.emulated}
+def check_edges(devices: DeviceSet, choice: TransportChoice, crossing: Crossing = cross) -> None:
+    """Copy a pattern both ways over each pair of GPUs that a run copies between.
+
+    Raises DeviceError naming the first bad one.
+    """
     pattern = torch.arange(pattern_words, dtype=torch.int64) * 2654435761
-    for source, destination in permutations(sorted(places, key=str), 2):
+    for source, destination in _edges_in_use(devices, choice):
         wrong = int((crossing(pattern, source, destination) != pattern).sum())
         if wrong:
             raise DeviceError(
                 "copies between two GPUs arrive corrupted",
                 where=f"{source} to {destination}",
                 found=f"{wrong} of {pattern_words} words wrong",
-                remedy="try transport=pinned with one drafter; IOMMU or ACS settings are the usual cause",
+                remedy="set transport.preset=pinned and one drafter, so that none are made; IOMMU or ACS "
+                "settings are the usual cause",
             )
+
+
+def _edges_in_use(devices: DeviceSet, choice: TransportChoice) -> list[tuple[torch.device, torch.device]]:
+    """Both directions of every pair, each once."""
+    leader, *others = devices.drafters
+    pairs = [(leader, other) for other in others]  # gradients and weights
+    if choice.path == "peer":
+        pairs += product(devices.targets, devices.drafters)
+    if choice.path != "pageable" and choice.queue == "shared":
+        pairs += combinations(devices.drafters, 2)  # items taken by another drafter than their home
+    places = [(a.torch_device, b.torch_device) for a, b in pairs if not devices.emulated]
+    both_ways = {way for a, b in places if a != b for way in ((a, b), (b, a))}
+    return sorted(both_ways, key=str)

@@ -253,7 +253,7 @@ def prepare(
     `share_devices` lets roles share GPUs when the split asks for more than there are.
     """
     devices = open_devices(config, share=share_devices)
-    check_edges(devices)
+    check_edges(devices, config.transport_choice)
     if devices.emulated:
         torch.set_num_threads(config.devices.cpu_threads)
     if config.run.deterministic:
