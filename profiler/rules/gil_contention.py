@@ -85,7 +85,7 @@ def _checks(timeline: Timeline, loads: Loads) -> list[Check]:
     return [
         Check(
             None if without_cpu is None else without_cpu <= waited,
-            f"the stages wait for a CPU {percent(without_cpu or 0.0)} of the time, for the GIL {percent(waited)}",
+            f"stages wait for a CPU {percent(without_cpu or 0.0)} of the time, for the GIL {percent(waited)}",
         ),
         Check(
             None if cores is None else cores <= side_by_side,
