@@ -123,12 +123,12 @@ def judge(ratio: Ratio | None, reason: str | None, limit: float) -> Gate:
     most = f"the limit of {_percent(limit)}"
     reach = (ratio.high - ratio.low) / 2
     if ratio.low >= 1.0 - limit:
-        return Gate(limit, 0, f"B is within {most}, noise included")
+        return Gate(limit, 0, f"B is not slower by more than {most}, noise included")
     if ratio.mid < 1.0 - limit and ratio.high < 1.0:
         return Gate(limit, exit_slower, f"B is slower by more than {most}, beyond noise")
     if ratio.mid < 1.0 - limit or reach > limit:
         return Gate(limit, exit_unknown, f"noise of ±{_percent(reach)} hides {most}; longer runs narrow it")
-    return Gate(limit, 0, f"B is within {most}")
+    return Gate(limit, 0, f"B is not slower by more than {most}")
 
 
 def _measure_ratio(
