@@ -99,4 +99,5 @@ def _dpace_weights(entropy: Tensor, weights: Tensor, alpha: float) -> Tensor:
     """D-PACE: how much each slot [n, b] matters, given that all before it must be right."""
     passes = torch.where(weights > 0, (1 - alpha) * (-entropy).exp() + alpha, 1.0)
     reached = passes.cumprod(-1) * weights
-    return reached.flip(-1).cumsum(-1).flip(-1)
+    # Sums from each slot to the block's end, as a product: on CUDA cumsum has no deterministic kernel.
+    return reached @ torch.ones(2 * (reached.shape[-1],), device=reached.device).tril()

@@ -7,6 +7,7 @@ Knows nothing of command lines or exit codes.
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -257,6 +258,7 @@ def prepare(
     if devices.emulated:
         torch.set_num_threads(config.devices.cpu_threads)
     if config.run.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it matrix products refuse
         torch.use_deterministic_algorithms(True)
     with probe.span("load"):
         tokenizer = open_tokenizer(config.target)

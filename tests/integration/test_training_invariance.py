@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -76,3 +78,15 @@ def test_another_seed_gives_another_update(reference: TrainResult) -> None:
 def test_books_balance(reference: TrainResult) -> None:
     assert reference.batches_made == reference.batches_trained + reference.batches_dropped
     assert reference.batches_dropped == 0
+
+
+def test_a_deterministic_run_brings_what_cublas_needs_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Without it the first matrix product on a GPU raises.
+    monkeypatch.setitem(os.environ, "CUBLAS_WORKSPACE_CONFIG", "to be undone")
+    del os.environ["CUBLAS_WORKSPACE_CONFIG"]
+    try:
+        prepare(configure("run.deterministic=true"))
+        assert torch.are_deterministic_algorithms_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
