@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
-from dflash.contract.arrowlog import ArrowLog
+from dflash.contract.arrowlog import ArrowLog, compact_log
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.events import sample_schema
 from dflash.contract.processes import identify
@@ -119,6 +119,7 @@ class _Session:
             raise
         finally:
             reports = {name: thread.stop().entry() for name, thread in self.threads.items()}
+        self._compact()
         manifest = self._manifest()
         verdict = judge(
             end,
@@ -134,6 +135,12 @@ class _Session:
         return Recording(
             run=self.run, exit_code=verdict.exit_code, status=verdict.status, reason=verdict.reason
         )
+
+    def _compact(self) -> None:
+        """Nobody writes any more: the same rows in fewer bytes. What cannot be compacted stays as it is."""
+        for path in (*self.run.events.glob("*.arrow"), *self.run.samples.glob("*.arrow")):
+            with contextlib.suppress(RunError):
+                compact_log(path)
 
     def _describe(self) -> None:
         """Fill in what is known before the start."""

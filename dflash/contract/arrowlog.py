@@ -19,6 +19,7 @@ from pyarrow import ipc
 from dflash.contract.errors import RunError
 
 Row = tuple[Any, ...]
+compact_rows = 1 << 16  # a batch of a compacted log
 
 
 class ArrowLog:
@@ -88,6 +89,28 @@ def read_log(path: Path) -> tuple[pa.Table, bool]:
                     return pa.Table.from_batches(batches, schema), True
     except (pa.ArrowException, OSError) as error:
         raise RunError(f"not a readable Arrow stream: {error}", where=str(path)) from None
+
+
+def compact_log(path: Path) -> None:
+    """Write a closed stream again in few large batches, whole or not at all. A torn one stays as it is.
+
+    Small batches are the price of losing little in a crash: most of their bytes are framing.
+    """
+    table, torn = read_log(path)
+    if torn:
+        return
+    temporary = path.with_name(f".{path.name}.tmp")
+    options = ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=9))
+    try:
+        with (
+            pa.OSFile(str(temporary), "wb") as file,
+            ipc.new_stream(file, table.schema, options=options) as writer,
+        ):
+            writer.write_table(table.combine_chunks(), max_chunksize=compact_rows)
+        temporary.replace(path)
+    except (OSError, pa.ArrowException) as error:
+        temporary.unlink(missing_ok=True)
+        raise RunError(f"the log could not be compacted: {error}", where=str(path)) from None
 
 
 def stream_batches(path: Path) -> Iterator[pa.RecordBatch]:

@@ -6,6 +6,7 @@ Knows nothing of what the rows mean.
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from pathlib import Path
 from typing import Any, Final
@@ -29,6 +30,7 @@ class StreamTail:
         """`what`: events or samples; its columns are brought into `schema`."""
         self.path, self._schema, self._what = path, schema, what
         self._offset = 0  # behind the last whole message
+        self._number: int | None = None  # of the file's inode
         self._own_schema: pa.Schema | None = None
         self.pending_bytes = (
             0  # of a message that is not whole (yet): the torn end of a writer that was killed
@@ -59,6 +61,11 @@ class StreamTail:
         """Whole messages behind the offset, which moves on; none when nothing whole is there."""
         try:
             with self.path.open("rb") as file:
+                number = os.fstat(file.fileno()).st_ino
+                if self._number not in (None, number):  # compacted: its writer has ended
+                    self.ended, self.pending_bytes = True, 0
+                    return []
+                self._number = number
                 file.seek(self._offset)
                 data = file.read(block_bytes)
         except OSError:

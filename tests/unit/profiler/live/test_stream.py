@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import ipc
 
-from dflash.contract.arrowlog import read_log
+from dflash.contract.arrowlog import compact_log, read_log
 from dflash.contract.events import sample_schema
 from profiler.live import stream
 from profiler.live.stream import StreamTail
@@ -45,6 +45,18 @@ def test_a_file_that_is_not_there_yet_gives_nothing_and_then_everything(tmp_path
     assert times(tail.read_new()) == [0, 1, 2, 3]
     assert tail.ended
     assert tail.read_new().num_rows == 0
+
+
+def test_a_log_that_was_compacted_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "s.arrow"
+    write_stream(path, 40, close=False)
+    tail = tail_of(path)
+    assert len(times(tail.read_new())) == 40
+    write_stream(path, 41)
+    compact_log(path)
+    assert tail.read_new().num_rows == 0
+    assert (tail.ended, tail.broken, tail.pending_bytes) == (True, None, 0)
+    assert len(times(tail_of(path).read_new())) == 41
 
 
 def test_cut_anywhere_it_gives_the_whole_batches_before_the_cut_and_later_the_rest(tmp_path: Path) -> None:
