@@ -45,7 +45,7 @@ def write_config(arguments: argparse.Namespace) -> Path:
         "data.max_length=128",
         "drafter.block_size=8",
         "objective.anchors_per_document=4",
-        "run.epochs=10000",
+        "run.epochs=300",
         f"run.max_seconds={arguments.seconds}",
         "run.checkpoint_every=-1",
         f"devices.kind={'logical' if arguments.logical else 'cuda'}",
