@@ -16,6 +16,8 @@ from profiler.signals import (
     peak_resident_bytes,
 )
 from profiler.timeline import Timeline
+from reports.pipeline_map import describe
+from reports.run_map import map_run
 from reports.run_report import render_run
 from tests.played_pipeline import play
 from tests.run_builder import RunBuilder
@@ -113,7 +115,7 @@ def test_other_stages_are_drawn_in_the_order_of_the_data(tmp_path: Path) -> None
     path = pipeline_of_others(tmp_path / "run")
     run = Run.open(path)
     timeline = Timeline.of(run)
-    html = render_run(run, timeline, diagnose(timeline))
-    described = html[html.index("zencode 0: ") :]
-    assert described.index("q_raw: mean depth") < described.index("learn 0: ")
-    assert "waits: get" in html
+    diagnosis = diagnose(timeline)
+    said = describe(map_run(timeline, diagnosis.capacities))
+    assert 0 <= said.index("zencode 0: ") < said.index("q_raw: mean depth") < said.index("learn 0: ")
+    assert said in render_run(run, timeline, diagnosis)
