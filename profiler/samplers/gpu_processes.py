@@ -16,8 +16,10 @@ def descends_from(root_pid: int, proc: Path = Path("/proc")) -> Callable[[int], 
     here = os.getpid()
 
     def is_own(pid: int) -> bool:
+        if pid == here:  # itself only: what else it started belongs to other runs
+            return True
         for _ in range(longest_ancestry):
-            if pid in (root_pid, here):
+            if pid == root_pid:
                 return True
             if pid <= 1:
                 return False

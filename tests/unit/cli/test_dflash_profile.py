@@ -41,6 +41,15 @@ def test_a_command_that_tells_nothing_gets_no_invented_verdict(call: Call) -> No
     assert "report " in out
 
 
+def test_readings_of_another_machine_can_be_replayed(call: Call, tmp_path: Path, data_dir: Path) -> None:
+    file = data_dir / "cases/nvml/c070_throttled_straggler.json"
+    code, out, err = record(call, "pass", "--set", f"sensors.gpu=replay:{file}")
+    assert code == 0, err
+    manifest = json.loads((tmp_path / "r/run.json").read_text())
+    assert len(manifest["hardware"]["gpus"]) == 4
+    assert manifest["samplers"]["gpu"]["status"] == "ok"
+
+
 def test_json_is_alone_on_stdout_whatever_the_command_prints(call: Call) -> None:
     _, out, err = record(call, "print('chatter')", "--json")
     document = strict_json(out)
