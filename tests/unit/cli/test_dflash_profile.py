@@ -43,7 +43,7 @@ def test_a_command_that_tells_nothing_gets_no_invented_verdict(call: Call) -> No
 
 def test_readings_of_another_machine_can_be_replayed(call: Call, tmp_path: Path, data_dir: Path) -> None:
     file = data_dir / "cases/nvml/c070_throttled_straggler.json"
-    code, out, err = record(call, "pass", "--set", f"sensors.gpu=replay:{file}")
+    code, _, err = record(call, "pass", "--set", f"sensors.gpu=replay:{file}")
     assert code == 0, err
     manifest = json.loads((tmp_path / "r/run.json").read_text())
     assert len(manifest["hardware"]["gpus"]) == 4
