@@ -15,6 +15,7 @@ import hashlib
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,18 +27,24 @@ from torch import Tensor
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import CheckpointError, DFlashError, RunError
 from dflash.contract.rundir import write_json
-from dflash.drafter import Drafter
+from dflash.documents import Documents
+from dflash.drafter import DrafterSpec
 from dflash.drafter_files import read_drafter, write_drafter
 from dflash.replicas import ReplicaGroup
+from dflash.target_shapes import random_prefix
 
-state_version = 1
+state_version = 2
 
 
-def identity(config: TrainConfig, drafter: Drafter) -> dict[str, Any]:
-    """What must be equal to go on from a checkpoint: the model, and the order and cutting of the data."""
-    spec = drafter.spec
+def identity(config: TrainConfig, spec: DrafterSpec, documents: Documents) -> dict[str, dict[str, Any]]:
+    """What must be equal to go on from a checkpoint: the model, and the data with its order and cutting.
+
+    Data is known by its tokens, so that a file may move, and another tokenizer or template is found.
+    """
+    seeded = config.target.model.startswith(random_prefix)
     model = {
         "target": config.target.model,
+        "target.seed": config.target.seed if seeded else None,
         "hidden": spec.hidden,
         "layers": spec.layers,
         "taps": list(spec.taps),
@@ -46,37 +53,35 @@ def identity(config: TrainConfig, drafter: Drafter) -> dict[str, Any]:
         "vocab": spec.vocab,
     }
     data = {
-        "data.path": config.data.path,
         "data.seed": config.data.seed,
-        "data.max_length": config.data.max_length,
         "window.tokens": config.window.tokens,
+        "documents": documents.identity,
     }
     return {"model": model, "data": data}
 
 
 def save_checkpoint(
-    directory: Path, group: ReplicaGroup, config: TrainConfig, *, steps_done: int, keep: int
+    directory: Path, group: ReplicaGroup, identity: Mapping[str, Any], *, steps_done: int, keep: int
 ) -> Path:
-    """Write `directory`/step-N, remove leftovers, keep the newest `keep`.
+    """Write `directory`/step-N of a run of that `identity`, remove leftovers, keep the newest `keep`.
 
     Raises DFlashError when it cannot be written, say on a full disk; older checkpoints are then untouched.
     """
     final = directory / f"step-{steps_done}"
     temporary = directory / f".step-{steps_done}.{os.getpid()}"
-    drafter = group.leader.drafter
     try:
         directory.mkdir(parents=True, exist_ok=True)
         for leftover in directory.glob(".step-*"):
             shutil.rmtree(leftover, ignore_errors=True)
         temporary.mkdir()
-        write_drafter(temporary, drafter)
+        write_drafter(temporary, group.leader.drafter)
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in group.state().items()}
         save_file(tensors, str(temporary / "optimizer.safetensors"))
         files = sorted(path.name for path in temporary.iterdir())
         state = {
             "version": state_version,
             "steps_done": steps_done,
-            "identity": identity(config, drafter),
+            "identity": identity,
             "sha256": {name: _digest(temporary / name) for name in files},
         }
         write_json(temporary / "state.json", state)
@@ -125,23 +130,32 @@ def find_checkpoint(text: str) -> Path:
     )
 
 
-def load_checkpoint(path: Path, config: TrainConfig, drafter: Drafter) -> Checkpoint:
-    """Read, verify checksums and identity. Raises CheckpointError."""
+def load_checkpoint(path: Path, identity: Mapping[str, Any], spec: DrafterSpec) -> Checkpoint:
+    """Read, verify checksums and that it belongs to a run of that `identity`. Raises CheckpointError."""
     try:
         state = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        steps_done, saved, digests = state["steps_done"], state["identity"], state["sha256"]
+        version, steps_done = state["version"], state["steps_done"]
+        saved, digests = state["identity"], state["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(
             f"state.json cannot be read: {type(error).__name__}: {error}", where=str(path)
         ) from None
+    if version != state_version:
+        raise CheckpointError(
+            "the checkpoint has the format of another version",
+            where=str(path),
+            found=version,
+            expected=state_version,
+            remedy="go on with the version of dflash-tune that wrote it",
+        )
     for name, digest in digests.items():
         _verify(path / name, digest)
-    _check_identity(saved, identity(config, drafter), path)
+    _check_identity(saved, identity, path)
     try:
         tensors = load_file(str(path / "optimizer.safetensors"))
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"the optimizer state cannot be read: {error}", where=str(path)) from None
-    return Checkpoint(path, steps_done, read_drafter(path, drafter.spec), tensors)
+    return Checkpoint(path, steps_done, read_drafter(path, spec), tensors)
 
 
 def _verify(path: Path, digest: str) -> None:
@@ -162,13 +176,13 @@ def _verify(path: Path, digest: str) -> None:
     )
 
 
-def _check_identity(saved: dict[str, Any], now: dict[str, Any], path: Path) -> None:
-    for group in ("model", "data"):
+def _check_identity(saved: Mapping[str, Any], now: Mapping[str, Any], path: Path) -> None:
+    for group, what in (("model", "another model"), ("data", "other data")):
         for key, value in now[group].items():
             found = saved.get(group, {}).get(key)
             if found != value:
                 raise CheckpointError(
-                    f"the checkpoint belongs to another {group}",
+                    f"the checkpoint belongs to {what}",
                     where=f"{path}: {key}",
                     found=found,
                     expected=value,

@@ -18,7 +18,7 @@ import torch
 
 from dflash.batch import Batch, WindowInfo
 from dflash.channel import Channel
-from dflash.checkpoint import find_checkpoint, load_checkpoint, save_checkpoint
+from dflash.checkpoint import find_checkpoint, identity, load_checkpoint, save_checkpoint
 from dflash.compilations import CompileWatch
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError, DFlashError
@@ -26,7 +26,7 @@ from dflash.contract.events import Probe, silent
 from dflash.counters import Counters
 from dflash.devices import DeviceSet, open_devices
 from dflash.documents import Documents, load_documents
-from dflash.drafter import Drafter, DrafterSpec, init_drafter
+from dflash.drafter import DrafterSpec, init_drafter
 from dflash.edge_check import check_edges
 from dflash.loss_health import LossHealth
 from dflash.mask_token import resolve_mask_token
@@ -206,7 +206,7 @@ class Trainer:
             self._checkpoint = save_checkpoint(
                 self.checkpoints,
                 self.group,
-                self.config,
+                identity(self.config, self.group.leader.drafter.spec, self.documents),
                 steps_done=done,
                 keep=self.config.run.keep_checkpoints,
             )
@@ -273,7 +273,7 @@ def prepare(
         for drafter, device in zip(drafters, devices.drafters, strict=True)
     ]
     group = ReplicaGroup(replicas, config, total_steps)
-    first_step = _resume(config, group, drafters[0], total_steps)
+    first_step = _resume(config, group, documents, total_steps)
     targets = [Target(loaded, device.torch_device) for device in devices.targets]
     return Trainer(
         config=config,
@@ -291,10 +291,12 @@ def prepare(
     )
 
 
-def _resume(config: TrainConfig, group: ReplicaGroup, drafter: Drafter, total_steps: int) -> int:
+def _resume(config: TrainConfig, group: ReplicaGroup, documents: Documents, total_steps: int) -> int:
     if not config.run.resume:
         return 0
-    checkpoint = load_checkpoint(find_checkpoint(config.run.resume), config, drafter)
+    spec = group.leader.drafter.spec
+    ours = identity(config, spec, documents)
+    checkpoint = load_checkpoint(find_checkpoint(config.run.resume), ours, spec)
     if checkpoint.steps_done >= total_steps:
         raise ConfigError(
             "nothing is left to train",

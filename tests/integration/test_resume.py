@@ -110,12 +110,40 @@ def test_an_unreadable_state_is_said_in_words(checkpoint: Path, text: str) -> No
         ("drafter.taps=0,3", "taps"),
         ("data.seed=1", "data.seed"),
         ("window.tokens=512", "window.tokens"),
+        ("target.seed=1", "target.seed"),
+        ("data.max_length=60", "documents"),
     ],
 )
 def test_another_model_or_other_data_is_refused_by_name(stopped: Path, change: str, named: str) -> None:
-    with pytest.raises(CheckpointError, match="belongs to another") as caught:
+    with pytest.raises(CheckpointError, match=r"belongs to (another|other)") as caught:
         prepare(configure(f"run.resume={stopped}", change))
     assert str(caught.value.where).endswith(named)
+
+
+def test_what_was_read_is_known_again_whatever_its_file_is_called(tmp_path: Path) -> None:
+    texts = ["The sky is blue today.", "Water boils at a hundred degrees."] * 4
+    talks = [[{"role": "user", "content": "Go on"}, {"role": "assistant", "content": text}] for text in texts]
+    written, changed = tmp_path / "talks.jsonl", tmp_path / "changed.jsonl"
+    written.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+    talks[3][1]["content"] = "Water freezes at zero degrees."
+    changed.write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
+    run = tmp_path / "run"
+    stop_after(prepare(configure("run.epochs=9", f"data.path={written}"), run_path=run), 1)
+    moved = written.rename(tmp_path / "moved.jsonl")
+    again = ("run.epochs=9", f"run.resume={run}")
+    assert prepare(configure(*again, f"data.path={moved}")).first_step == 1
+    with pytest.raises(CheckpointError, match="belongs to other data") as caught:
+        prepare(configure(*again, f"data.path={changed}"))
+    assert str(caught.value.found).startswith("8 documents, ")
+    assert str(caught.value.expected).startswith("8 documents, ")
+
+
+def test_a_checkpoint_of_another_format_is_refused(checkpoint: Path) -> None:
+    state = json.loads((checkpoint / "state.json").read_text())
+    (checkpoint / "state.json").write_text(json.dumps({**state, "version": 99}))
+    with pytest.raises(CheckpointError, match="format") as caught:
+        prepare(configure(f"run.resume={checkpoint}"))
+    assert caught.value.found == "99"
 
 
 def test_nothing_left_to_train_is_refused(stopped: Path) -> None:
