@@ -54,7 +54,7 @@ def classify_failure(exit_code: int, reason: str) -> FailureKind:
 def _measurement(run: Run, diagnosis: Diagnosis) -> Outcome:
     throughput = diagnosis.throughput
     if throughput.tokens_per_s is None or throughput.low is None or throughput.high is None:
-        return Failed(FailureKind.too_short, throughput.reason or "the throughput is not known")
+        return _without_throughput(run, throughput.reason or "the throughput is not known")
     notes = _window_notes(run.events)
     return Measurement(
         tokens_per_s=throughput.tokens_per_s,
@@ -77,6 +77,13 @@ def _measurement(run: Run, diagnosis: Diagnosis) -> Outcome:
         efficiency=diagnosis.capacities.pipeline_efficiency,
         waits=_waits(diagnosis.closing_sums),
     )
+
+
+def _without_throughput(run: Run, reason: str) -> Failed:
+    if run.manifest["status"] != "finished":  # stopped when its time was up
+        return Failed(FailureKind.too_short, reason)
+    remedy = "its epochs ended before its time: raise run.epochs or lower window.tokens"
+    return Failed(FailureKind.data_used_up, f"{reason}; {remedy}")
 
 
 def _window_notes(events: pd.DataFrame) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ class FailureKind(StrEnum):
     refused = "refused"  # the trainer called the request impossible (exit 2)
     error = "error"  # any other exit code
     too_short = "too short"  # it ended well with too few windows for a throughput
+    data_used_up = "data used up"  # likewise, and no longer trial would have more: all epochs were trained
     abandoned = "abandoned"  # the search died during it, and again when it was run once more
     no_measurement = "no measurement"  # it ended well and its figures make no sense
 

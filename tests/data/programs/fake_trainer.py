@@ -1,6 +1,7 @@
 """Stands in for `python -m dflash`: `fake_trainer.py run CONFIG` leaves a run as the trainer would.
 
-FAKE_TRAINER chooses how it ends: ok (default), short, oom, refused, segv, silent, hang.
+FAKE_TRAINER chooses how it ends: ok (default), short (of time), used_up (data), oom,
+refused, segv, silent, hang.
 """
 
 import json
@@ -34,7 +35,10 @@ def main() -> int:
         (run.path / "hanging").touch()
         time.sleep(600)
     time.sleep(float(os.environ.get("FAKE_TRAINER_SECONDS", "0")))
-    write_windows(run, config, 5 if fate == "short" else 30)
+    write_windows(run, config, 5 if fate in ("short", "used_up") else 30)
+    if fate == "used_up":
+        run.update(status="finished", reason=None)
+        return 0
     (run.checkpoints / "step-30").mkdir(parents=True)
     run.update(status="stopped", reason=f"run.max_seconds = {config.run.max_seconds:g}")
     return 0

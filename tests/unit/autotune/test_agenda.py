@@ -102,6 +102,12 @@ def test_start_with_too_few_windows_is_given_more_time_and_so_are_all_others(spa
     assert [t.seconds for t in trials] == [12, 30, 75, 75, 75]
 
 
+def test_a_start_that_used_up_its_data_gets_no_more_time(space, trial_of):
+    failure = {"failure": FailureKind.data_used_up, "reason": "5 whole windows were seen"}
+    trials = carry_on(space, [], Effort(trials=8), trial_of, lambda task: failure)
+    assert [t.seconds for t in trials] == [12, 12, 12]
+
+
 def test_stretching_the_start_has_an_end(space, trial_of):
     trials = carry_on(
         space,

@@ -49,6 +49,7 @@ def test_a_good_run_is_measured_and_diagnosed(run):
         ("segv", FailureKind.crash, "SIGSEGV"),
         ("silent", FailureKind.error, "the last words"),
         ("short", FailureKind.too_short, "at least 10 are needed"),
+        ("used_up", FailureKind.data_used_up, "raise run.epochs or lower window.tokens"),
     ],
 )
 def test_failures_are_classified_with_their_reason(run, fate, kind, says):
