@@ -2,9 +2,9 @@
 
 A thread waits when it sleeps in a futex inside the GIL's condition variable, whose place the trainer
 publishes (dflash/contract/gil_range.py). Looks are counted, so that a share is a ratio of two counts: within
-about 2 points for waits of milliseconds, too low for convoys of microseconds (docs/benchmarks/README.md). A look
-costs about 4 µs; sweeps become rarer where they would take more than a hundredth of a core. Knows nothing of
-stages, nor of who holds the GIL.
+about 2 points for waits of milliseconds, too low for convoys of microseconds (docs/benchmarks/README.md). A
+look costs about 4 µs; sweeps become rarer where they would take more than a hundredth of a core. Knows
+nothing of stages, nor of who holds the GIL.
 """
 
 from __future__ import annotations
