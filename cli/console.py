@@ -13,12 +13,13 @@ import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, NoReturn, TextIO
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from dflash.contract.errors import DFlashError
 from dflash.contract.rundir import printable
+from dflash.contract.streams import write_line
 
 interrupted_exit_code = 130
 
@@ -69,17 +70,17 @@ class Program:
 
 def say(text: str) -> None:
     """Talk, progress or an error: one message on stderr."""
-    _write(sys.stderr, printable(text) + "\n")
+    write_line(sys.stderr, printable(text))
 
 
 def show(text: str) -> None:
     """A result for people: text on stdout."""
-    _write(sys.stdout, printable(text) + "\n")
+    write_line(sys.stdout, printable(text))
 
 
 def print_json(document: Any) -> None:
     """A result for machines: one strict JSON document on stdout, in ASCII so that any locale can carry it."""
-    _write(sys.stdout, json.dumps(document, indent=1, allow_nan=False) + "\n")
+    write_line(sys.stdout, json.dumps(document, indent=1, allow_nan=False))
 
 
 @contextmanager
@@ -94,15 +95,3 @@ def stdout_kept_for_result() -> Iterator[None]:
         sys.stdout.flush()
         os.dup2(kept, 1)
         os.close(kept)
-
-
-def _write(stream: TextIO, text: str) -> None:
-    try:
-        stream.write(text.encode(stream.encoding, "backslashreplace").decode(stream.encoding))
-        stream.flush()
-    except BrokenPipeError:
-        # The reader has left, as `| head` does. Not a failure of ours; and the interpreter must not
-        # stumble over the rest when it flushes at exit.
-        nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, stream.fileno())
-        os.close(nowhere)

@@ -16,6 +16,7 @@ from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import DFlashError, UsageError
 from dflash.contract.rundir import RunDir, create_run, environment_variable, new_run_path, write_text
 from dflash.contract.steps import StepRange
+from dflash.contract.streams import write_line
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -30,7 +31,7 @@ def main(argv: list[str] | None = None) -> int:
             return _gpus()
         return _run(arguments)
     except DFlashError as error:
-        print(error.render(), file=sys.stderr)
+        write_line(sys.stderr, error.render())
         return error.exit_code
 
 
@@ -104,14 +105,14 @@ def _links(arguments: argparse.Namespace) -> int:
     from dflash.link_probe import measure_links
 
     facts = measure_links(config, arguments.mb * 1_000_000)
-    print(json.dumps(facts.to_json(), allow_nan=False))
+    write_line(sys.stdout, json.dumps(facts.to_json(), allow_nan=False))
     return 0
 
 
 def _gpus() -> int:
     from dflash.cuda import describe_torch
 
-    print(json.dumps(describe_torch()))
+    write_line(sys.stdout, json.dumps(describe_torch()))
     return 0
 
 

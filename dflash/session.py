@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
@@ -28,6 +28,7 @@ from dflash.contract.gil_range import publish_gil_range
 from dflash.contract.processes import identify
 from dflash.contract.rundir import RunDir, utc_now
 from dflash.contract.steps import StepRange
+from dflash.contract.streams import write_line
 from dflash.kernels import describe_kernels
 from dflash.trace_window import EventTap, TraceWindow
 from dflash.trainer import StuckThreadsError, Trainer, TrainResult, prepare
@@ -207,10 +208,9 @@ class Session:
 
 def say(text: str) -> None:
     """One message for people, on stderr. Nobody reading any more is no reason to stop training."""
-    with suppress(BrokenPipeError):
-        print(text, file=sys.stderr, flush=True)
+    write_line(sys.stderr, text)
 
 
 def print_document(document: dict[str, Any]) -> None:
-    """The one JSON document on stdout."""
-    print(json.dumps(document, ensure_ascii=False, allow_nan=False))
+    """The one JSON document on stdout, in ASCII so that any locale can carry it."""
+    write_line(sys.stdout, json.dumps(document, allow_nan=False))
