@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from autotune.trial import Cause, Failed, FailureKind, Measurement, Outcome
-from dflash.contract.errors import RunError
+from dflash.contract.errors import RunError, ran_out_of_memory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
 losses_kept = 64  # enough to compare with the starting configuration on the same windows
 waits_kept = 8
-memory_words = re.compile(r"out of memory|OutOfMemory|MemoryError|[Cc]an(?:no|')t allocate memory")
 exit_kinds = {2: FailureKind.refused, 124: FailureKind.timeout}  # 124: the recorder's time limit
 
 
@@ -44,7 +42,7 @@ def measure_run(run_path: Path) -> Outcome:
 
 def classify_failure(exit_code: int, reason: str) -> FailureKind:
     """The kind of a failure, from the recording's exit code and what it says of itself."""
-    if memory_words.search(reason):
+    if ran_out_of_memory(reason):
         return FailureKind.out_of_memory
     if exit_code > 128 and exit_code - 128 in set(signal.Signals):
         return FailureKind.crash

@@ -15,7 +15,16 @@ Only command entry points render errors and exit. Knows nothing of terminals or 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+_memory_words = re.compile(r"out of memory|OutOfMemory|MemoryError|[Cc]an(?:no|')t allocate memory")
+_memory_remedy = "lower pipeline.token_budget, transport.depth or, for a drafter, objective.chunk_blocks"
+
+
+def ran_out_of_memory(text: str) -> bool:
+    """Whether an error, with the name of its type, tells of memory that was not to be had."""
+    return _memory_words.search(text) is not None
 
 
 class DFlashError(Exception):
@@ -78,7 +87,8 @@ class StageError(DFlashError):
             parts = {k: v for k, v in cause.fields().items() if k not in ("what", "where")}
             super().__init__(cause.what, where=f"{at}; {cause.where}" if cause.where else at, **parts)
         else:
-            super().__init__(f"{type(cause).__name__}: {cause}", where=at)
+            text = f"{type(cause).__name__}: {cause}"
+            super().__init__(text, where=at, remedy=_memory_remedy if ran_out_of_memory(text) else None)
         self.__cause__ = cause  # so that --debug and tests show where it came from
 
 

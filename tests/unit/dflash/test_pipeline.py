@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from dflash.contract.errors import StageError
 from dflash.pipeline import PipelineState, PipelineStopped
 
@@ -58,3 +60,22 @@ def test_a_stop_is_not_an_error_and_keeps_its_first_reason() -> None:
     assert state.stop_reason == "asked"
     assert state.first_error is None
     assert [type(error) for error in part.errors] == [PipelineStopped]
+
+
+class OutOfMemoryError(RuntimeError):
+    """Called as torch calls it."""
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
+        OSError(12, "Cannot allocate memory"),
+        MemoryError(),
+    ],
+)
+def test_who_ran_out_of_memory_is_told_what_to_lower(cause: Exception) -> None:
+    error = StageError(cause, stage="drafter 0", device="cuda:3", batch=7)
+    assert "pipeline.token_budget" in str(error.remedy)
+    assert StageError(ValueError("broken"), stage="drafter 0", device="cuda:3").remedy is None
