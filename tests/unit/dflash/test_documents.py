@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 from dflash.anchors import anchor_candidates
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import DataError
-from dflash.documents import Documents, load_documents
+from dflash.documents import Document, Documents, load_documents
 from dflash.tokenizer import ChatTokenizer, SpecialIds, open_embedded_tokenizer
 
 cases = Path(__file__).parents[2] / "data/cases/data"
@@ -170,3 +170,26 @@ def test_a_file_of_bad_rows_only_says_zero_usable(tokenizer, tmp_path):
     with pytest.raises(DataError, match="0 usable of 13 rows") as caught:
         load(tokenizer, path)
     assert "3 × neither messages nor conversations" in caught.value.found
+
+
+def identity_of(*documents):
+    items = tuple(
+        Document(ids=np.array(ids, np.int32), loss_mask=np.array(mask, np.bool_), file="made", line=line)
+        for line, (ids, mask) in enumerate(documents, start=1)
+    )
+    return Documents(items, books=None).identity
+
+
+def test_documents_are_known_by_every_token_mask_end_and_by_their_order():
+    first, second = ([5, 6, 7], [0, 1, 1]), ([8, 9, 7], [0, 1, 1])
+    different = [
+        identity_of(first, second),
+        identity_of(second, first),
+        identity_of(first, ([8, 9, 6], [0, 1, 1])),
+        identity_of(first, ([8, 9, 7], [1, 1, 1])),
+        identity_of(([5, 6, 7, 8], [0, 1, 1, 0]), ([9, 7], [1, 1])),
+        identity_of(first),
+    ]
+    assert len(set(different)) == len(different)
+    assert identity_of(first, second) == different[0]
+    assert different[0].startswith("2 documents, 6 tokens, ")
