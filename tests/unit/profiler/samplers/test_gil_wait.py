@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -135,10 +136,13 @@ def test_python_that_published_nothing() -> None:
 
 
 def test_what_is_no_python() -> None:
-    with subprocess.Popen(["sleep", "60"]) as child:
-        sampler = GilWaitSampler(lambda: None, os.getpid())
-        assert reasons(sampler) == missing(gil_wait.no_python)
-        child.kill()
+    # Below a shell of its own: the test process may have Python children from other tests.
+    with subprocess.Popen(["sh", "-c", "sleep 60; true"], start_new_session=True) as shell:
+        try:
+            sampler = GilWaitSampler(lambda: None, shell.pid)
+            assert reasons(sampler) == missing(gil_wait.no_python)
+        finally:
+            os.killpg(shell.pid, signal.SIGKILL)
 
 
 def test_the_reason_of_the_program_is_passed_on() -> None:
