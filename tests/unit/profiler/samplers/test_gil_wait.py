@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from profiler.launcher import descendants
 from profiler.samplers import gil_wait
 from profiler.samplers.base import Reading
 from profiler.samplers.gil_wait import GilWaitSampler
@@ -135,10 +136,16 @@ def test_python_that_published_nothing() -> None:
         assert reasons(make(None)) == missing(gil_wait.unpublished)
 
 
+def is_sleep(pid: int) -> bool:
+    return Path(f"/proc/{pid}/comm").read_text() == "sleep\n"
+
+
 def test_what_is_no_python() -> None:
     # Below a shell of its own: the test process may have Python children from other tests.
     with subprocess.Popen(["sh", "-c", "sleep 60; true"], start_new_session=True) as shell:
         try:
+            while not any(map(is_sleep, descendants(shell.pid))):
+                time.sleep(0.01)
             sampler = GilWaitSampler(lambda: None, shell.pid)
             assert reasons(sampler) == missing(gil_wait.no_python)
         finally:
