@@ -190,8 +190,18 @@ def wait_until(condition) -> None:
         time.sleep(0.001)
 
 
+earlier_threads: set[threading.Thread] = set()  # what other tests of this process left running
+
+
+@pytest.fixture(autouse=True)
+def tell_earlier_threads_apart() -> None:
+    earlier_threads.clear()
+    earlier_threads.update(threading.enumerate())
+
+
 def link_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("link:")]
+    started = set(threading.enumerate()) - earlier_threads
+    return [thread.name for thread in started if thread.name.startswith("link:")]
 
 
 def check_books(haul: Haul, choice: TransportChoice, count: int) -> None:

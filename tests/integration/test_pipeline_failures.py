@@ -52,9 +52,19 @@ def fail_after(calls: int, method: Any) -> Any:
     return wrapped
 
 
+earlier_threads: set[threading.Thread] = set()  # what other tests of this process left running
+
+
+@pytest.fixture(autouse=True)
+def tell_earlier_threads_apart() -> None:
+    earlier_threads.clear()
+    earlier_threads.update(threading.enumerate())
+
+
 def stage_threads() -> list[str]:
     kinds = ("prefetch-", "target-", "drafter-", "link")
-    return [t.name for t in threading.enumerate() if t.name.startswith(kinds)]
+    started = set(threading.enumerate()) - earlier_threads
+    return [thread.name for thread in started if thread.name.startswith(kinds)]
 
 
 @pytest.mark.parametrize("preset", ["host", "shared", "pinned", "peer"])
