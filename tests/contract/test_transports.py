@@ -299,7 +299,7 @@ def test_what_is_queued_is_bounded(open_set, choice: TransportChoice) -> None:
     haul = Haul(devices, open_transport(choice, devices, speeds, silent), ListLog())
     threads = [haul.start(haul.produce, t, list(range(t, 40, 2)), random.Random(t)) for t in range(2)]
     capacity = sum(capacity for _, _, capacity in haul.transport.depths())
-    assert capacity == 2 if choice.queue == "shared" else 4
+    assert capacity == (2 if choice.queue == "shared" else 4)
     puts = [channel._writable for channel in haul.transport._queues.channels]
     wait_until(lambda: sum(len(condition._waiters) for condition in puts) == 2)
     returned = sum(len(sent) for sent in haul.sent.values())

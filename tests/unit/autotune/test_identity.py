@@ -97,4 +97,5 @@ def test_what_is_no_study_is_said(tmp_path, text, says):
 
 
 def test_study_json_is_strict(tmp_path, settled):
-    json.loads((tmp_path / "study.json").read_text(), parse_constant=pytest.fail)
+    document = json.loads((tmp_path / "study.json").read_text(), parse_constant=pytest.fail)
+    assert document["schema"] == 1

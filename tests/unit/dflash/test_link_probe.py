@@ -171,8 +171,7 @@ def test_the_node_of_the_buffer_is_read_where_it_lies(tmp_path: Path) -> None:
     assert {edge.buffer_node for edge in facts.edges} == {1}
 
 
-def test_gpus_that_must_be_there_and_are_not_are_refused() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there are GPUs here")
+def test_gpus_that_must_be_there_and_are_not_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="no GPU"):
         measure_links(load_config(None, ["devices.kind=cuda"]), 8_000)

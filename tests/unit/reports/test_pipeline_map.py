@@ -91,4 +91,6 @@ def test_names_stay_text() -> None:
 
 
 def test_an_empty_pipeline_draws_nothing_but_is_a_picture() -> None:
-    ElementTree.fromstring(draw_map(PipelineMap(columns=())))
+    root = ElementTree.fromstring(draw_map(PipelineMap(columns=())))
+    assert root.tag.endswith("svg")
+    assert not [element for element in root.iter() if element.tag.endswith("text")]
