@@ -14,7 +14,7 @@ from pathlib import Path
 
 import psutil
 
-from profiler.cgroup import MemoryCgroup
+from dflash.contract.cgroup import MemoryCgroup
 from profiler.numa import gpu_node, read_nodes
 from profiler.samplers.sensors import GpuDevice
 from profiler.visible_devices import NoneVisible, visible_devices

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from dflash.contract.arrowlog import ArrowLog, compact_log
+from dflash.contract.cgroup import MemoryCgroup
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.events import sample_schema
 from dflash.contract.processes import identify
@@ -30,7 +31,6 @@ from dflash.contract.rundir import (
     utc_now,
     write_json,
 )
-from profiler.cgroup import MemoryCgroup
 from profiler.child import Child, Exit, log_tail
 from profiler.machine import describe_git, describe_hardware, own_versions
 from profiler.outcome import Ending, Verdict, judge, time_limit_code

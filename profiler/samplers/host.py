@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from profiler.cgroup import MemoryCgroup
+from dflash.contract.cgroup import MemoryCgroup
 from profiler.process_tree import ProcessTree
 from profiler.samplers.base import Reading, Sampler
 

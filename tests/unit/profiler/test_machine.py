@@ -9,8 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from dflash.contract.cgroup import MemoryCgroup
 from profiler import machine
-from profiler.cgroup import MemoryCgroup
 from profiler.machine import describe_git, describe_hardware, own_versions
 from profiler.samplers.sensors import GpuDevice
 

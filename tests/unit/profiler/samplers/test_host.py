@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from profiler.cgroup import MemoryCgroup
+from dflash.contract.cgroup import MemoryCgroup
 from profiler.samplers import host
 from profiler.samplers.base import Reading
 from profiler.samplers.host import HostSampler

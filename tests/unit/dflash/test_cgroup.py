@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profiler.cgroup import MemoryCgroup
+from dflash.contract.cgroup import MemoryCgroup
 
 GiB = 1 << 30
 
