@@ -168,36 +168,9 @@ class _Session:
             pids={"recorder": os.getpid(), "trainer": child.pid},
             processes={"recorder": identify(os.getpid()), "trainer": identify(child.pid)},
         )
-        for sampler in self._samplers(child):
-            path = self.run.samples / f"{sampler.name}.arrow"
-            log = ArrowLog(path, sample_schema, flush_s=sample_flush_s)
-            self.threads[sampler.name] = SamplerThread(sampler, log)
-            self.threads[sampler.name].start()
+        self.threads.update(start_samplers(self.run, child, self.options, self.sensors, self.run.samples))
         child.release()
         return child
-
-    def _samplers(self, child: Child) -> Iterator[Sampler]:
-        yield HostSampler(child.launcher_pid, self.options.host_interval_s)
-        yield NumaSampler(child.launcher_pid)
-        if self.sensors is not None:
-            is_own = descends_from(child.launcher_pid)
-            yield GpuSampler(self.sensors, self.options.gpu_interval_s, is_own=is_own)
-        if self.options.gil:
-            yield GilSampler(lambda: self._trainer_pid(child.pid))
-            yield GilWaitSampler(lambda: self._published("gil"), child.launcher_pid)
-
-    def _trainer_pid(self, started_pid: int) -> int:
-        """The trainer's own pid: the command may be a wrapper that started it."""
-        pids = self._published("pids")
-        pid = pids.get("trainer") if isinstance(pids, dict) else None
-        return pid if isinstance(pid, int) and Path(f"/proc/{pid}").exists() else started_pid
-
-    def _published(self, key: str) -> object:
-        """An entry of run.json as it stands; None when it is not there."""
-        try:
-            return self.run.manifest().get(key)
-        except RunError:
-            return None
 
     def _wait(self, child: Child, ending: Ending, received: list[int], stop: threading.Event | None) -> Exit:
         limit_s = self.options.time_limit_s
@@ -239,6 +212,48 @@ class _Session:
             usage=None if end is None else {"cpu_s": end.cpu_s, "peak_rss_bytes": end.peak_rss_bytes},
             **entries,
         )
+
+
+def start_samplers(
+    run: RunDir, child: Child, options: RecordOptions, sensors: GpuSensors | None, logs: Path
+) -> Iterator[tuple[str, SamplerThread]]:
+    """Start every sampler that `options` ask for; each writes into its own file in `logs`.
+
+    `run` is asked for what the trainer publishes of itself. Yields (name, thread), started.
+    """
+    for sampler in _choose_samplers(run, child, options, sensors):
+        log = ArrowLog(logs / f"{sampler.name}.arrow", sample_schema, flush_s=sample_flush_s)
+        thread = SamplerThread(sampler, log)
+        thread.start()
+        yield sampler.name, thread
+
+
+def _choose_samplers(
+    run: RunDir, child: Child, options: RecordOptions, sensors: GpuSensors | None
+) -> Iterator[Sampler]:
+    yield HostSampler(child.launcher_pid, options.host_interval_s)
+    yield NumaSampler(child.launcher_pid)
+    if sensors is not None:
+        is_own = descends_from(child.launcher_pid)
+        yield GpuSampler(sensors, options.gpu_interval_s, is_own=is_own)
+    if options.gil:
+        yield GilSampler(lambda: _trainer_pid(run, child.pid))
+        yield GilWaitSampler(lambda: _published(run, "gil"), child.launcher_pid)
+
+
+def _trainer_pid(run: RunDir, started_pid: int) -> int:
+    """The trainer's own pid: the command may be a wrapper that started it."""
+    pids = _published(run, "pids")
+    pid = pids.get("trainer") if isinstance(pids, dict) else None
+    return pid if isinstance(pid, int) and Path(f"/proc/{pid}").exists() else started_pid
+
+
+def _published(run: RunDir, key: str) -> object:
+    """An entry of run.json as it stands; None when it is not there."""
+    try:
+        return run.manifest().get(key)
+    except RunError:
+        return None
 
 
 def _check_command(command: Sequence[str]) -> None:
