@@ -76,20 +76,25 @@ class Loads:
     def lost_share(self, *, target: float = 0.0, drafter: float = 0.0, prefetch: float = 0.0) -> float | None:
         """Share of the throughput lost to costs that take these shares of the stages' time.
 
-        The slowest stage sets the pace; with the costs removed, another may. None when a pace is unknown.
+        The slowest stage sets the pace; with the costs removed, another may. The gain is set against all
+        time of the slowest stage, its waits included: a removed cost gives back the time that it took, and
+        no wait that has another reason. None when a pace is unknown.
         """
         costs = [(self.target, target), (self.drafter, drafter)]
         if self.prefetch is not None and self.prefetch_pace:
             costs.append((self.prefetch, prefetch))
         paces = [
-            (load.seconds_per_token(load.occupied), load.seconds_per_token(max(load.occupied - removed, 0.0)))
+            (now, without, load)
             for load, removed in costs
+            if (now := load.seconds_per_token(load.occupied)) is not None
+            and (without := load.seconds_per_token(max(load.occupied - removed, 0.0))) is not None
         ]
-        now = [pace for pace, _ in paces if pace is not None]
-        without = [pace for _, pace in paces if pace is not None]
-        if len(now) < len(paces) or max(now) <= 0:
+        if len(paces) < len(costs):
             return None
-        return max(1.0 - max(without) / max(now), 0.0)
+        now, _, slowest = max(paces, key=lambda pace: pace[0])
+        whole = slowest.seconds_per_token(1.0)
+        without = max(without for _, without, _ in paces)
+        return max(now - without, 0.0) / whole if whole else None
 
     @property
     def prefetch_pace(self) -> tuple[float, ...]:

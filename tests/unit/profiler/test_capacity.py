@@ -84,6 +84,13 @@ def test_a_cost_counts_only_until_the_next_limit() -> None:
     assert close.lost_share() == 0.0
 
 
+def test_a_cost_gives_back_its_own_time_and_no_wait_for_another_reason() -> None:
+    # Both stages wait, and not for each other: what held them up is not among the costs.
+    target = load("target", busy=0.64, host_copies=0.06, put_q_hs=0.3)
+    loads = Loads(None, target, load("drafter", busy=0.28, get_q_hs=0.72))
+    assert loads.lost_share(target=0.06) == pytest.approx(0.06)
+
+
 def test_a_slow_prefetch_makes_other_costs_free() -> None:
     target, drafter = load("target", busy=0.3, host_copies=0.3, get_q_pre=0.4), load("drafter", busy=0.2)
     assert Loads(load("prefetch", busy=1.0), target, drafter).lost_share(target=0.3) == 0.0
