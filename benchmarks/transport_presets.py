@@ -40,6 +40,7 @@ def configure(arguments: argparse.Namespace, preset: str) -> TrainConfig:
     changes = [
         f"target.model={arguments.target}",
         f"split={arguments.split}",
+        f"devices.gpus={torch.cuda.device_count()}",  # roles share where there are fewer GPUs
         f"transport={preset}",
         f"run.max_steps={arguments.steps}",
         "run.epochs=100",
@@ -64,7 +65,7 @@ def train(arguments: argparse.Namespace, preset: str, number: int) -> dict[str, 
     log, probe = open_events(run.events / "trainer.arrow")
     session = Session(run, config)
     session.write_start()
-    trainer = prepare(config, run_path=None, probe=probe, share_devices=True)
+    trainer = prepare(config, run_path=None, probe=probe)
     session.announce(trainer)
     ends: list[tuple[float, int]] = []
     trainer.window_done = lambda window, figures: ends.append((time.monotonic(), window.tokens))

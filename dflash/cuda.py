@@ -10,10 +10,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+
+from dflash.contract.events import Probe
 
 anchor_age_s = 10.0
 anchor_doubt_ns = 200_000  # an anchor less certain than this does not replace an older one
@@ -141,6 +143,10 @@ class CudaDevice:
     def active(self) -> AbstractContextManager[None]:
         """Inside, this GPU is the calling thread's current one."""
         return torch.cuda.device(self.index)
+
+    def computing(self, probe: Probe, **fields: object) -> AbstractContextManager[None]:  # noqa: ARG002
+        """No turns to take: the GPU itself divides its time between the streams of roles that share it."""
+        return nullcontext()
 
     def memory_figures(self) -> dict[str, float]:
         """Read from the allocator's own counters; no device call."""

@@ -7,7 +7,10 @@ once. The CUDA kind is in `dflash/cuda.py`. Knows nothing of what runs on a devi
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +18,7 @@ import torch
 
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DeviceError
+from dflash.contract.events import Probe
 from dflash.cuda import CudaDevice
 
 
@@ -75,6 +79,9 @@ class Device(Protocol):
     def active(self) -> AbstractContextManager[None]:
         """Make this the calling thread's device for a while, on whatever stream the thread has there."""
 
+    def computing(self, probe: Probe, **fields: object) -> AbstractContextManager[None]:
+        """Compute inside. Where roles that share it must take turns, waiting is a span `device_wait`."""
+
     def memory_figures(self) -> dict[str, float]:
         """allocated_bytes, reserved_bytes, alloc_retries of torch's allocator; empty where there is none."""
 
@@ -100,9 +107,14 @@ reached = ReachedMoment()
 
 
 class LogicalDevice:
-    """CPU threads that play a device. Work is done when the call that did it returns."""
+    """CPU threads that play a device. Work is done when the call that did it returns.
+
+    It computes one thing at a time, as roles that share a device have its compute only once. Copies are made
+    beside it.
+    """
 
     def __init__(self, index: int) -> None:
+        self._turn = threading.Lock()
         self.index, self.name = index, f"logical:{index}"
         self.torch_device = torch.device("cpu")
         self.emulated = True
@@ -121,6 +133,18 @@ class LogicalDevice:
     def active(self) -> AbstractContextManager[None]:
         """Nothing to switch."""
         return nullcontext()
+
+    @contextmanager
+    def computing(self, probe: Probe, **fields: object) -> Iterator[None]:
+        """Hold the device's turn."""
+        if not self._turn.acquire(blocking=False):
+            start_ns = time.monotonic_ns()
+            self._turn.acquire()
+            probe.emit_span("device_wait", start_ns, time.monotonic_ns(), **fields)
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     def memory_figures(self) -> dict[str, float]:
         """The CPU has no caching allocator."""
@@ -156,14 +180,17 @@ class DeviceSet:
         ]
 
 
-def open_devices(config: TrainConfig, *, share: bool = False) -> DeviceSet:
-    """Targets on devices 0…T-1, drafters on T…T+D-1. Raises DeviceError when there are too few GPUs.
+def open_devices(config: TrainConfig) -> DeviceSet:
+    """Targets on devices 0…T-1, drafters on T…T+D-1, wrapping round where `devices.gpus` lets roles share.
 
-    `share` lets stages wrap round the visible GPUs; only for tests and benchmarks on small machines.
+    Roles on one device get the same object: between them nothing needs to be copied. Raises DeviceError when
+    there are too few GPUs.
     """
-    split = config.split
-    devices = _cuda_devices(config, share) if wants_cuda(config) else _logical_devices(split.devices)
-    return DeviceSet(devices[: split.targets], devices[split.targets :])
+    split, count = config.split, config.device_count
+    devices: Sequence[Device]
+    devices = _cuda_devices(config) if wants_cuda(config) else [LogicalDevice(i) for i in range(count)]
+    spread = tuple(devices[role % count] for role in range(split.targets + split.drafters))
+    return DeviceSet(spread[: split.targets], spread[split.targets :])
 
 
 def wants_cuda(config: TrainConfig) -> bool:
@@ -175,25 +202,21 @@ def wants_cuda(config: TrainConfig) -> bool:
             "no GPU: this machine shows no CUDA device to torch",
             where="devices.kind",
             found="torch built without CUDA" if built is None else f"torch built for CUDA {built}, 0 GPUs",
-            expected=f"{config.split.devices} GPUs for split {config.split}",
+            expected=f"{config.device_count} GPUs for split {config.split}",
             remedy="check `nvidia-smi`, the driver and CUDA_VISIBLE_DEVICES, or set devices.kind=logical",
         )
     return present and config.devices.kind != "logical"
 
 
-def _logical_devices(count: int) -> tuple[Device, ...]:
-    return tuple(LogicalDevice(index) for index in range(count))
-
-
-def _cuda_devices(config: TrainConfig, share: bool) -> tuple[Device, ...]:
-    visible, needed = torch.cuda.device_count(), config.split.devices
-    if needed > visible and not share:
+def _cuda_devices(config: TrainConfig) -> list[CudaDevice]:
+    visible, needed = torch.cuda.device_count(), config.device_count
+    if needed > visible:
         raise DeviceError(
             f"split {config.split} needs {needed} GPUs and {visible} are visible",
             where="pipeline.split",
             found=f"{visible} visible GPUs",
-            expected=f"{needed} GPUs, one for each target and each drafter",
-            remedy="choose a smaller split, check CUDA_VISIBLE_DEVICES, or set devices.kind=logical",
+            expected=f"{needed} GPUs" + ", one for each target and each drafter" * (not config.devices.gpus),
+            remedy=f"choose a smaller split, let roles share GPUs (devices.gpus={max(visible, 1)}), check "
+            "CUDA_VISIBLE_DEVICES, or set devices.kind=logical",
         )
-    gpus = [CudaDevice(index) for index in range(min(visible, needed))]
-    return tuple(gpus[index % len(gpus)] for index in range(needed))
+    return [CudaDevice(index) for index in range(needed)]

@@ -14,15 +14,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from dflash.attention import BlockView, upload
+from dflash.attention import upload
 from dflash.batch import HiddenStates, WindowInfo
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DFlashError
 from dflash.contract.events import Probe
 from dflash.devices import Device, Moment
 from dflash.drafter import Drafter
+from dflash.drafter_kernels import choose_kernels
 from dflash.objective import block_inputs, train_objective
-from dflash.optimizer import Optimizer
+from dflash.optimizer import Optimizer, StepResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Replica:
         self.drafter = drafter.to(place, _dtype(config.drafter.dtype, place))
         self.embedding = embedding.to(place, drafter.dtype)
         self.head = self.embedding if head is embedding else head.to(place, drafter.dtype)
+        self._view_of, self.drafter.runner = choose_kernels(config.drafter, place)
         self.parameters = list(self.drafter.parameters())
         self._figures = torch.zeros(3, dtype=torch.float32, device=place)  # numerator, correct, counted
         self._float_gradients: dict[int, Tensor] = {}
@@ -66,7 +68,7 @@ class Replica:
         """Forward, loss and backward of one batch; gradients and figures add up until `take_gradients`."""
         batch, place = item.batch, self.device.torch_device
         config, spec = self.config, self.drafter.spec
-        view = BlockView.of(batch, spec, place)
+        view = self._view_of(batch, spec, place)
         ids, positions = block_inputs(batch, spec.mask_token_id)
         hidden = self.drafter(
             item.taps.to(self.drafter.dtype),
@@ -136,16 +138,17 @@ class ReplicaGroup:
         # Held until the end: streams read them of which the allocator knows nothing, and memory freed earlier
         # would go to whatever their owners receive meanwhile.
         taken = [replica.take_gradients() for replica in self.replicas]
-        with self.leader.device.active():
+        device = self.leader.device
+        with device.active(), device.computing(probe, window=window.step):
             with probe.span("sum", window=window.step):
                 gradients = self._sum(taken)
                 figures = self._sum_figures()
             with probe.span("optimizer", window=window.step):
-                self._check_finite(window, gradients, figures)
-                result = self.optimizer.step(gradients)
+                result = self.optimizer.step(gradients, sound=figures.isfinite().all())
                 self._spread()
                 self.leader.device.record().wait()
         numerator, correct, counted = figures.tolist()
+        self._check_finite(window, numerator, result)
         return WindowFigures(
             loss=numerator / window.denominator,
             accuracy=correct / counted if counted else 0.0,
@@ -175,13 +178,12 @@ class ReplicaGroup:
         place = self.leader.device.torch_device
         return torch.stack([replica.take_figures().to(place) for replica in self.replicas]).sum(0)
 
-    def _check_finite(self, window: WindowInfo, gradients: Sequence[Tensor], figures: Tensor) -> None:
-        norm = torch.nn.utils.get_total_norm(gradients)
-        if not bool(torch.isfinite(norm)) or not bool(torch.isfinite(figures).all()):
+    def _check_finite(self, window: WindowInfo, numerator: float, result: StepResult) -> None:
+        if float(result.skipped):
             raise DFlashError(
                 "the loss or its gradient is not finite, training stops before the weights are harmed",
                 where=f"step {window.step}",
-                found=f"loss numerator {float(figures[0])}, gradient norm {float(norm)}",
+                found=f"loss numerator {numerator}, gradient norm {float(result.grad_norm)}",
                 remedy="lower optimizer.lr, or train in float32 to see whether precision is the cause",
             )
 

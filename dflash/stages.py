@@ -151,11 +151,12 @@ class TargetForward(Stage):
         self._transport.close()
 
     def _forward(self, batch: Batch) -> HiddenStates:
-        timing = self._device.start_timing()
-        with self.probe.span("forward", **_facts(batch)):
-            rows = self._target.run(batch)
-        with self.probe.span("gather", **_facts(batch)):
-            taps = self._target.gather(rows)
+        with self._device.computing(self.probe, **_facts(batch)):
+            timing = self._device.start_timing()
+            with self.probe.span("forward", **_facts(batch)):
+                rows = self._target.run(batch)
+            with self.probe.span("gather", **_facts(batch)):
+                taps = self._target.gather(rows)
         if timing is not None:
             timing.stop()
         self._gpu_spans.add(timing, batch)
@@ -205,9 +206,10 @@ class DrafterStep(Stage):
         self._gpu_spans.emit_done()
 
     def _train(self, item: HiddenStates) -> Moment:
-        timing = self._device.start_timing()
-        with self.probe.span("backward", **_facts(item.batch)):
-            self._replica.train(item)
+        with self._device.computing(self.probe, **_facts(item.batch)):
+            timing = self._device.start_timing()
+            with self.probe.span("backward", **_facts(item.batch)):
+                self._replica.train(item)
         if timing is not None:
             timing.stop()
         self._gpu_spans.add(timing, item.batch)

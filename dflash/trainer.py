@@ -246,14 +246,9 @@ class Trainer:
         return [(self.q_pre.name, self.q_pre.depth(), self.q_pre.capacity), *self.transport.depths()]
 
 
-def prepare(
-    config: TrainConfig, *, run_path: Path | None = None, probe: Probe = silent, share_devices: bool = False
-) -> Trainer:
-    """Load and check everything. Raises UsageErrors; starts nothing.
-
-    `share_devices` lets roles share GPUs when the split asks for more than there are.
-    """
-    devices = open_devices(config, share=share_devices)
+def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe = silent) -> Trainer:
+    """Load and check everything. Raises UsageErrors; starts nothing."""
+    devices = open_devices(config)
     check_edges(devices, config.transport_choice)
     if devices.emulated:
         torch.set_num_threads(config.devices.cpu_threads)

@@ -20,7 +20,7 @@ from profiler.run import missing_name
 stages = ("prefetch", "target", "drafter")  # those that causes are known for, in the order of the data
 beside = ("trainer", "link", missing_name)  # every other name is that of a stage with threads of its own
 nested = ("compile",)  # spans inside others of their thread: their time is counted there
-waits = ("get", "put", "window_turn", "window_wait", "copy_wait", "ended")
+waits = ("get", "put", "window_turn", "window_wait", "copy_wait", "device_wait", "barrier", "ended")
 closing_columns = [
     "stage",
     "index",
@@ -37,6 +37,12 @@ closing_columns = [
 _what = ["kind", "name", "channel", "path"]
 Nanoseconds = NDArray[np.int64]
 _for_ever_ns = 2**62
+_of_any_stage = {
+    "copy_wait": "a copy",
+    "gil_wait": "the GIL",
+    "device_wait": "the role on its device",
+    "barrier": "the barrier",
+}
 _awaited = {
     ("prefetch", "put"): "targets",
     ("target", "get"): "prefetch",
@@ -70,7 +76,7 @@ def name_of_part(kind: str, name: str, channel: str, path: str) -> str:
 
 def awaited(stage: str, name: str) -> str:
     """For whom a stage waits in the wait `name`, in words."""
-    return {"copy_wait": "a copy", "gil_wait": "the GIL"}.get(name, _awaited.get((stage, name), name))
+    return _of_any_stage.get(name, _awaited.get((stage, name), name))
 
 
 def thread_spans(events: pd.DataFrame) -> pd.DataFrame:

@@ -89,6 +89,18 @@ class DrafterConfig:
         neutral=False,
     )
     seed: int = knob(0, help="seed of the initial drafter weights", low=0, neutral=False)
+    attention: str = knob(
+        "auto",
+        help="flex: FlexAttention in compiled layers, needs a GPU; sdpa: by document; auto: flex on CUDA",
+        choices=("auto", "flex", "sdpa"),
+        neutral=True,
+    )
+    checkpointing: str = knob(
+        "none",
+        help="layers: keep only what enters each layer and compute the rest again, for less memory",
+        choices=("none", "layers"),
+        neutral=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +212,13 @@ class DevicesConfig:
         choices=("auto", "cuda", "logical"),
         neutral=True,
     )
+    gpus: int = knob(
+        0,
+        help="devices the roles spread over, at most; 0: one each; fewer: roles share them, wrapping round",
+        low=0,
+        high=1024,
+        neutral=True,
+    )
     link_gbps: float = knob(50.0, help="logical peer link", unit="GB/s", low=1e-6, neutral=True)
     pinned_gbps: float = knob(
         25.0, help="logical link between device and pinned host memory", unit="GB/s", low=1e-6, neutral=True
@@ -307,6 +326,12 @@ class TrainConfig:
     @property
     def split(self) -> Split:
         return Split.parse(self.pipeline.split)
+
+    @property
+    def device_count(self) -> int:
+        """Devices the split's roles spread over: one each, or fewer that they share."""
+        needed, limit = self.split.devices, self.devices.gpus
+        return min(needed, limit) if limit else needed
 
     @property
     def transport_choice(self) -> TransportChoice:

@@ -9,7 +9,9 @@ Span names (stage: prefetch, target, drafter, trainer):
                       backward), sum, optimizer, checkpoint, load, compile, validate
   waits               get, put (a channel), gpu_wait (own device), copy_wait (a copy that must end before
                       going on), window_turn (an earlier window not yet sent), window_wait (a window not
-                      yet stepped, or not yet trained by the other drafters' devices)
+                      yet stepped, or not yet trained by the other drafters' devices), device_wait (a logical
+                      device computing for another role that shares it), barrier (schedule lockstep: the
+                      other roles' phase)
   copies              copy: with src, dst, path, bytes; `on_critical_path` in note when the stage waited
 Marks:   window (window end at completion: tokens, note=JSON of loss figures), take (a drafter took a batch;
          note "home" or "away"), dispatch, start, stop, warning (note), accounting (note)

@@ -60,6 +60,9 @@ class Carrier(Protocol):
     def receive(self, taps: Tensor, ready: Moment, device: Device, probe: Probe, fields: Fields) -> None:
         """Let the caller, a thread of `device`, use what `start` made; waiting is a `copy_wait` span."""
 
+    def hand_over(self, taps: Tensor, ready: Moment, device: Device) -> None:
+        """Let the caller, a thread of `device`, use what another thread of that device made: no copy."""
+
     def new_slab(self, slab_bytes: int) -> Tensor:
         """A flat uint8 host buffer for asynchronous copies, of exactly that size."""
 
@@ -126,6 +129,10 @@ class LogicalCarrier:
     def receive(self, taps: Tensor, ready: Moment, device: Device, probe: Probe, fields: Fields) -> None:  # noqa: ARG002
         """See Carrier. The calling thread is the device, so it waits."""
         wait_measured(ready, "copy_wait", probe, fields)
+
+    def hand_over(self, taps: Tensor, ready: Moment, device: Device) -> None:  # noqa: ARG002
+        """See Carrier."""
+        ready.wait()
 
     def new_slab(self, slab_bytes: int) -> Tensor:
         """See Carrier."""

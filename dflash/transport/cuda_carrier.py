@@ -91,6 +91,11 @@ class CudaCarrier:
         taps.record_stream(torch.cuda.current_stream(device.torch_device))
         self._await(timing, probe, "copy_wait", fields)
 
+    def hand_over(self, taps: Tensor, ready: Moment, device: Device) -> None:
+        """See Carrier. Waiting is no `copy_wait`: the stream stands still for the forward, not for a copy."""
+        ready.order_stream()
+        taps.record_stream(torch.cuda.current_stream(device.torch_device))
+
     def new_slab(self, slab_bytes: int) -> Tensor:
         """See Carrier. Registered rather than allocated pinned: torch rounds that up to a power of two.
 

@@ -16,10 +16,11 @@ from torch import Tensor
 from dflash.batch import HiddenStates
 from dflash.contract.events import Probe
 from dflash.devices import Device, DeviceSet, Moment
-from dflash.transport.carrier import Carrier, Edge, Fields, wait_measured
+from dflash.transport.carrier import Carrier, Edge, Fields, allocate_like, wait_measured
 
 unfinished_copies = 2  # of one sender: two send buffers
 on_critical_path = "on_critical_path"
+within = "within"  # the way from a device to itself
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class Shipment:
 
     tokens: int  # reserved at dispatch, until done
     resident: Device | None = None  # where the taps are; None: host memory
+    handed_over: bool = False  # never copied: made on the device where they are trained on
     finished: bool = False
 
 
@@ -90,8 +92,6 @@ class _Buffer:
 class _OverlappedPath:
     """Copies run beside the stages; each target has a ring of send buffers that bounds those under way."""
 
-    staged = False  # whether bytes pass through a slab of the send buffer
-
     def __init__(self, carrier: Carrier, devices: DeviceSet, *, buffers: int = unfinished_copies) -> None:
         self._carrier, self._devices = carrier, devices
         # A ring is touched by its target's thread only, so it needs no lock.
@@ -99,67 +99,89 @@ class _OverlappedPath:
 
     def load(self, item: HiddenStates, target: int, probe: Probe) -> None:
         """Start the journey to the home drafter's device; waits only for a free send buffer."""
+        source, home = self._devices.targets[target], self._devices.drafters[item.home]
+        way = self._way(source, home)
+        shipment_of(item).resident = home
+        if way == within:
+            self._hand_over(item, home)
+            return
         ring = self._rings[target]
         buffer = ring[0]
         if buffer.copied is not None:
             wait_measured(buffer.copied, "copy_wait", probe, facts(item))
-        if self.staged and (buffer.slab is None or buffer.slab.nbytes < item.nbytes):
+        if way == "pinned" and (buffer.slab is None or buffer.slab.nbytes < item.nbytes):
             with probe.span("copy_wait", **facts(item), note="slab"):  # pinning takes about 1 s a GB
                 buffer.slab = None  # the old one goes first
                 buffer.slab = self._carrier.new_slab(item.nbytes)
-        source, home = self._devices.targets[target], self._devices.drafters[item.home]
-        item.taps, item.ready = self._start(item, source, home, buffer)
+        start = self._start_pinned if way == "pinned" else self._start_peer
+        item.taps, item.ready = start(item, source, home, buffer)
         buffer.copied = item.ready
         ring.append(ring.pop(0))
-        shipment_of(item).resident = home
 
     def unload(self, item: HiddenStates, drafter: int, probe: Probe) -> None:
-        """Order the caller behind the copy; an item homed elsewhere is moved while the caller waits."""
-        device, home = self._devices.drafters[drafter], self._devices.drafters[item.home]
+        """Order the caller behind the copy; an item on another drafter's device is moved while it waits."""
+        device, shipment = self._devices.drafters[drafter], shipment_of(item)
         assert item.ready is not None
-        if drafter == item.home:
-            self._carrier.receive(item.taps, item.ready, device, probe, facts(item))
+        assert shipment.resident is not None
+        if shipment.resident is device:
+            if shipment.handed_over:
+                self._carrier.hand_over(item.taps, item.ready, device)
+            else:
+                self._carrier.receive(item.taps, item.ready, device, probe, facts(item))
             return
-        edge = Edge(home, device, "peer")
+        edge = Edge(shipment.resident, device, "peer")
         with probe.span("copy", **edge.fields(), **facts(item), note=on_critical_path):
             item.taps = self._carrier.copy(item.taps, edge, after=item.ready)
-        item.ready, shipment_of(item).resident = None, device
+        item.ready, shipment.resident = None, device
 
-    def _start(
-        self, item: HiddenStates, source: Device, home: Device, buffer: _Buffer
-    ) -> tuple[Tensor, Moment]:
-        """Begin the copy; the tensor it will make at `home`, and its end."""
+    def _way(self, source: Device, home: Device) -> str:
+        """How bytes get from a target's device to a drafter's: `within` (not at all), `pinned` or `peer`."""
         raise NotImplementedError
 
+    def _hand_over(self, item: HiddenStates, device: Device) -> None:
+        """The taps stay where they are; `ready` becomes the moment when they have been made."""
+        item.taps, shipment_of(item).handed_over = item.taps.detach(), True
+        if item.taps.is_inference():  # autograd would refuse them in the drafter
+            if item.ready is not None:
+                item.ready.order_stream()
+            item.taps, item.ready = allocate_like(item.taps, device.torch_device).copy_(item.taps), None
+        item.ready = item.ready or device.record()
 
-class PeerPath(_OverlappedPath):
-    """Straight to the home drafter's device."""
-
-    def _start(
+    def _start_peer(
         self,
         item: HiddenStates,
         source: Device,
         home: Device,
         buffer: _Buffer,  # noqa: ARG002 - straight from the taps
     ) -> tuple[Tensor, Moment]:
+        """Begin the copy; the tensor it will make at `home`, and its end."""
         edge = Edge(source, home, "peer")
         return self._carrier.start(item.taps.detach(), edge, into=None, after=item.ready, fields=facts(item))
 
-
-class PinnedPath(_OverlappedPath):
-    """Through a slab of pinned host memory: down on a stream of the target, up on one of the drafter."""
-
-    staged = True
-
-    def _start(
+    def _start_pinned(
         self, item: HiddenStates, source: Device, home: Device, buffer: _Buffer
     ) -> tuple[Tensor, Moment]:
+        """Begin the copies down and up; the tensor the second will make at `home`, and its end."""
         taps, fields = item.taps.detach(), facts(item)
         assert buffer.slab is not None
         staged = _view(buffer.slab, taps)
         down, up = Edge(source, None, "pinned"), Edge(None, home, "pinned")
         _, landed = self._carrier.start(taps, down, into=staged, after=item.ready, fields=fields)
         return self._carrier.start(staged, up, into=None, after=landed, fields=fields)
+
+
+class PeerPath(_OverlappedPath):
+    """Straight to the home drafter's device; where that is the target's own, nothing is copied."""
+
+    def _way(self, source: Device, home: Device) -> str:
+        return within if source is home else "peer"
+
+
+class PinnedPath(_OverlappedPath):
+    """Through a slab of pinned host memory: down on a stream of the target, up on one of the drafter."""
+
+    def _way(self, source: Device, home: Device) -> str:  # noqa: ARG002 - as asked for, whatever the devices
+        return "pinned"
 
 
 def _view(slab: Tensor, taps: Tensor) -> Tensor:

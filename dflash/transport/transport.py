@@ -25,11 +25,12 @@ class Transport:
     """The way from every target to every drafter. Made by `open_transport`."""
 
     def __init__(
-        self, dispatch: Dispatch, path: Path, queues: Queues, carrier: Carrier, *, targets: int
+        self, dispatch: Dispatch, path: Path, queues: Queues, carrier: Carrier, devices: DeviceSet
     ) -> None:
+        self._places = devices.drafters
         self._dispatch, self._path, self._queues, self._carrier = dispatch, path, queues, carrier
         self._lock = threading.Lock()
-        self._senders = targets
+        self._senders = len(devices.targets)
 
     def send(self, item: HiddenStates, target: int, probe: Probe) -> None:
         """Send `item` from the thread of `target`; waits for a send buffer and for room in the queue.
@@ -57,7 +58,7 @@ class Transport:
         except ChannelClosed:
             self._carrier.settle(wait=True)
             raise
-        away = shipment_of(item).resident is not None and item.home != drafter
+        away = shipment_of(item).resident not in (None, self._places[drafter])
         probe.mark("take", **facts(item), channel=channel.name, note="away" if away else "home")
         self._path.unload(item, drafter, probe)
         self._carrier.settle()
@@ -105,5 +106,5 @@ def open_transport(
         paths[choice.path](carrier, devices),
         Queues(choice.queue, depth=choice.depth, targets=targets, drafters=drafters),
         carrier,
-        targets=targets,
+        devices,
     )

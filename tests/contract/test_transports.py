@@ -1,6 +1,7 @@
 """What every transport promises, for every combination of queue, path and dispatch.
 
-The same tests run on logical devices anywhere and, marked `gpu`, on the GPUs there are (roles may share one).
+The same tests run on logical devices and, marked `gpu`, on the GPUs there are: with a device for each
+role, several of which may stand for one GPU, so that every copy is made, and with roles that share devices.
 """
 
 from __future__ import annotations
@@ -18,8 +19,16 @@ import torch
 
 from dflash.batch import Batch, HiddenStates, Layout, WindowInfo
 from dflash.channel import ChannelClosed
-from dflash.contract.config import DevicesConfig, PipelineConfig, TrainConfig, TransportChoice, presets
+from dflash.contract.config import (
+    DevicesConfig,
+    PipelineConfig,
+    Split,
+    TrainConfig,
+    TransportChoice,
+    presets,
+)
 from dflash.contract.events import Probe, event_schema, silent
+from dflash.cuda import CudaDevice
 from dflash.devices import DeviceSet, open_devices
 from dflash.transport import Transport, open_transport
 
@@ -50,15 +59,36 @@ class ListLog:
         return [row for row in dicts if all(row[key] == value for key, value in wanted.items())]
 
 
-@pytest.fixture(params=["logical", pytest.param("cuda", marks=pytest.mark.gpu)])
+def open_logical(split: str, gpus: int = 0) -> DeviceSet:
+    devices = DevicesConfig(kind="logical", gpus=gpus)
+    return open_devices(TrainConfig(devices=devices, pipeline=PipelineConfig(split=split)))
+
+
+def open_cuda_apart(split: str) -> DeviceSet:
+    """A device for each role, wrapping round the GPUs there are."""
+    chosen, gpus = Split.parse(split), torch.cuda.device_count()
+    devices = tuple(CudaDevice(role % gpus) for role in range(chosen.targets + chosen.drafters))
+    return DeviceSet(devices[: chosen.targets], devices[chosen.targets :])
+
+
+def open_cuda_shared(split: str) -> DeviceSet:
+    devices = DevicesConfig(kind="cuda", gpus=min(2, torch.cuda.device_count()))
+    return open_devices(TrainConfig(devices=devices, pipeline=PipelineConfig(split=split)))
+
+
+openers = {
+    "logical": open_logical,
+    "logical, two shared": functools.partial(open_logical, gpus=2),
+    "logical, one shared": functools.partial(open_logical, gpus=1),
+    "cuda": open_cuda_apart,
+    "cuda, shared": open_cuda_shared,
+}
+
+
+@pytest.fixture(params=[pytest.param(n, marks=pytest.mark.gpu if "cuda" in n else ()) for n in openers])
 def open_set(request: pytest.FixtureRequest):
-    """Opens the devices of a split; on CUDA, roles wrap round the GPUs there are."""
-
-    def open_split(split: str) -> DeviceSet:
-        devices = DevicesConfig(kind=request.param)
-        return open_devices(TrainConfig(devices=devices, pipeline=PipelineConfig(split=split)), share=True)
-
-    return open_split
+    """Opens the devices of a split."""
+    return openers[request.param]
 
 
 @functools.cache
@@ -113,6 +143,7 @@ class Haul:
     log: ListLog
     received: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # drafter: batch ids
     homes: dict[int, int] = field(default_factory=dict)  # batch id: home
+    sender: dict[int, int] = field(default_factory=dict)  # batch id: target
     sent: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))  # target: batch ids
     taps: dict[int, torch.Tensor] = field(default_factory=dict)  # batch id: what arrived, on the CPU
     misplaced: list[str] = field(default_factory=list)
@@ -125,6 +156,7 @@ class Haul:
         for batch_id in ids:
             self.transport.send(make_item(batch_id, device.torch_device), target, probe)
             self.sent[target].append(batch_id)
+            self.sender[batch_id] = target
             time.sleep(rng.choice((0, 0, 0.0005)))
         self.transport.close()
 
@@ -226,19 +258,25 @@ def check_events(haul: Haul, choice: TransportChoice, count: int) -> None:
     assert {take["batch"]: take["index"] for take in takes} == drafter_of
     assert len(takes) == count
     away = {take["batch"] for take in takes if take["note"] == "away"}
-    elsewhere = {batch_id for batch_id, d in drafter_of.items() if haul.homes[batch_id] != d}
+    targets, drafters = haul.devices.targets, haul.devices.drafters
+    elsewhere = {b for b, d in drafter_of.items() if drafters[haul.homes[b]] is not drafters[d]}
     assert away == (set() if choice.path == "pageable" else elsewhere)
     assert choice.queue == "shared" or not elsewhere
     moves = haul.log.rows(name="copy", stage="drafter", path="peer")
     assert {move["batch"] for move in moves} == away
     assert len(moves) == len(away)
     copies = haul.log.rows(name="copy", path=choice.path)
-    per_batch = {"pageable": 2, "pinned": 2, "peer": 1}[choice.path]
-    assert len(copies) == count * per_batch + (len(away) if choice.path == "peer" else 0)
+    handed = [b for b, target in haul.sender.items() if targets[target] is drafters[haul.homes[b]]]
+    if choice.path == "peer":  # within a device nothing is copied, and nothing says so
+        assert len(copies) == count - len(handed) + len(away)
+        assert not {row["batch"] for row in copies if row not in moves} & set(handed)
+    else:
+        assert len(copies) == count * 2
     for row in [*takes, *moves, *copies]:
         assert row["bytes"] == payload(row["batch"])[0].nbytes
     stages = {row["stage"] for row in copies if row not in moves}
-    assert stages == ({"target", "drafter"} if choice.path == "pageable" else {"link"})
+    expected = {"pageable": {"target", "drafter"}, "pinned": {"link"}}
+    assert stages == expected.get(choice.path, {"link"} if len(handed) < count else set())
     if haul.devices.emulated:
         names = [device.name for device in haul.devices.drafters]
         for move in moves:
@@ -379,7 +417,8 @@ def test_wrong_device_takes_are_counted_exactly(open_set, path: str) -> None:
     check_books(haul, choice, 6)
     check_events(haul, choice, 6)
     notes = {take["batch"]: take["note"] for take in log.rows(name="take")}
-    assert notes == {0: "away", 1: "home", 2: "away", 3: "home", 4: "away", 5: "home"}
+    other = "home" if devices.drafters[0] is devices.drafters[1] else "away"
+    assert notes == {0: other, 1: "home", 2: other, 3: "home", 4: other, 5: "home"}
 
 
 def test_host_memory_is_nobodys_home(open_set) -> None:

@@ -26,7 +26,9 @@ def train(loss: str) -> TrainResult:
         "run.max_steps=4",
         "run.checkpoint_every=-1",
     )
-    return prepare(load_config(None, (*changes, "devices.kind=cuda")), share_devices=True).run()
+    return prepare(
+        load_config(None, (*changes, "devices.kind=cuda", f"devices.gpus={torch.cuda.device_count()}"))
+    ).run()
 
 
 @pytest.mark.parametrize("loss", ["dflash", "dpace"])

@@ -21,9 +21,10 @@ import torch
 import dflash.transport.cuda_carrier
 from dflash.batch import HiddenStates
 from dflash.channel import ChannelClosed
-from dflash.contract.config import DevicesConfig, PipelineConfig, TrainConfig, TransportChoice
+from dflash.contract.config import DevicesConfig, Split, TransportChoice
 from dflash.contract.events import Probe, event_schema, silent
-from dflash.devices import DeviceSet, open_devices
+from dflash.cuda import CudaDevice
+from dflash.devices import DeviceSet
 from dflash.transport import open_transport
 from dflash.transport.carrier import Edge
 from dflash.transport.paths import PinnedPath
@@ -34,9 +35,11 @@ item_bytes = 8 << 20
 millisecond = 2_000_000  # cycles, about
 
 
-def open_shared(split: str) -> DeviceSet:
-    config = TrainConfig(devices=DevicesConfig(kind="cuda"), pipeline=PipelineConfig(split=split))
-    return open_devices(config, share=True)
+def open_apart(split: str) -> DeviceSet:
+    """A device for each role, several of which may stand for one GPU: between them everything is copied."""
+    chosen, gpus = Split.parse(split), torch.cuda.device_count()
+    devices = tuple(CudaDevice(role % gpus) for role in range(chosen.targets + chosen.drafters))
+    return DeviceSet(devices[: chosen.targets], devices[chosen.targets :])
 
 
 def item_of(batch_id: int, taps: torch.Tensor) -> HiddenStates:
@@ -60,7 +63,7 @@ class Rig:
     def __init__(
         self, path: str, *, split: str = "1-1", queue: str = "per_drafter", depth: int = 2, log=None
     ) -> None:
-        self.devices, self.path = open_shared(split), path
+        self.devices, self.path = open_apart(split), path
         choice = TransportChoice(queue, path, "round_robin", depth)
         probe = silent if log is None else Probe(log, "trainer")
         self.transport = open_transport(choice, self.devices, DevicesConfig(), probe)
@@ -273,7 +276,7 @@ def test_copies_are_timed_by_the_device_on_the_host_clock(path: str) -> None:
 @pytest.mark.parametrize(("path", "count"), [("peer", 200), ("pinned", 100), ("pageable", 30)])
 def test_checksums_hold_under_load(path: str, count: int) -> None:
     """Two threads, 64 MB items of random bits, matrix products beside the copies on both devices."""
-    devices = open_shared("1-1")
+    devices = open_apart("1-1")
     choice = TransportChoice("per_drafter", path, "round_robin", 2)
     transport = open_transport(choice, devices, DevicesConfig(), silent)
     sums: dict[str, dict[int, torch.Tensor]] = {"sent": {}, "received": {}}
@@ -326,7 +329,7 @@ def test_checksums_hold_under_load(path: str, count: int) -> None:
 
 
 def test_threads_get_their_device_and_a_stream_of_their_own() -> None:
-    devices = open_shared("2-2")
+    devices = open_apart("2-2")
     seen: list[tuple[int, int, bool]] = []
 
     def look(device) -> None:
@@ -346,7 +349,7 @@ def test_threads_get_their_device_and_a_stream_of_their_own() -> None:
 
 
 def test_waiting_for_a_moment_leaves_other_threads_running() -> None:
-    device = open_shared("1-1").targets[0]
+    device = open_apart("1-1").targets[0]
     stream = torch.cuda.Stream(device.torch_device)
     counted, stop = [0], threading.Event()
 
@@ -369,7 +372,7 @@ def test_waiting_for_a_moment_leaves_other_threads_running() -> None:
 
 
 def test_a_timing_lies_where_the_work_was() -> None:
-    device = open_shared("1-1").targets[0]
+    device = open_apart("1-1").targets[0]
     stream = torch.cuda.Stream(device.torch_device)
     with torch.cuda.stream(stream):
         torch.cuda._sleep(millisecond)
@@ -387,7 +390,7 @@ def test_a_timing_lies_where_the_work_was() -> None:
 
 
 def test_gpus_are_described_as_nvml_names_them() -> None:
-    described = open_shared("1-1").describe()
+    described = open_apart("1-1").describe()
     for entry in described:
         assert entry["uuid"].startswith("GPU-")
         assert entry["memory_bytes"] > 1 << 30

@@ -57,6 +57,12 @@ def test_splits_and_transports_give_the_same_update(split: str, preset: str, ref
     assert_same_update(train(f"split={split}", f"transport={preset}"), reference)
 
 
+@pytest.mark.parametrize("shared", ["2-1 on 1", "1-2 on 2", "2-2 on 2", "2-2 on 1"])
+def test_roles_that_share_devices_give_the_same_update(shared: str, reference: TrainResult) -> None:
+    split, _, gpus = shared.split()
+    assert_same_update(train(f"split={split}", f"devices.gpus={gpus}"), reference)
+
+
 @pytest.mark.parametrize("budget", [64, 128, 512])
 @pytest.mark.parametrize("layout", ["packed", "padded"])
 def test_budgets_and_layouts_give_the_same_update(budget: int, layout: str, reference: TrainResult) -> None:

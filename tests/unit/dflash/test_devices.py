@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,11 +12,12 @@ import torch
 import dflash.devices
 from dflash.contract.config import DevicesConfig, PipelineConfig, TrainConfig
 from dflash.contract.errors import DeviceError
+from dflash.contract.events import Probe, event_schema, silent
 from dflash.devices import open_devices
 
 
-def config(kind: str, split: str) -> TrainConfig:
-    return TrainConfig(devices=DevicesConfig(kind=kind), pipeline=PipelineConfig(split=split))
+def config(kind: str, split: str, gpus: int = 0) -> TrainConfig:
+    return TrainConfig(devices=DevicesConfig(kind=kind, gpus=gpus), pipeline=PipelineConfig(split=split))
 
 
 @dataclass(frozen=True)
@@ -78,13 +81,29 @@ def test_too_few_gpus_are_refused_with_both_numbers(gpus) -> None:
         open_devices(config("auto", "3-1"))
 
 
-def test_sharing_wraps_round_the_visible_gpus(gpus) -> None:
+@pytest.mark.parametrize("kind", ["cuda", "logical"])
+def test_roles_wrap_round_the_devices_they_may_spread_over(gpus, kind: str) -> None:
+    gpus(4)
+    devices = open_devices(config(kind, "3-2", gpus=2))
+    assert names(devices) == ([f"{kind}:{i}" for i in (0, 1, 0)], [f"{kind}:{i}" for i in (1, 0)])
+    assert devices.targets[0] is devices.targets[2] is devices.drafters[1]
+    assert names(open_devices(config(kind, "1-1", gpus=1))) == ([f"{kind}:0"], [f"{kind}:0"])
+    assert len(set(open_devices(config(kind, "1-1", gpus=4)).all)) == 2  # no more than there are roles
+
+
+def test_in_an_even_split_target_and_drafter_of_a_number_share_a_gpu(gpus) -> None:
     gpus(2)
-    devices = open_devices(config("cuda", "3-2"), share=True)
-    assert names(devices) == (["cuda:0", "cuda:1", "cuda:0"], ["cuda:1", "cuda:0"])
-    assert devices.targets[0] is devices.targets[2]
+    devices = open_devices(config("cuda", "2-2", gpus=2))
+    assert [t is d for t, d in zip(devices.targets, devices.drafters, strict=True)] == [True, True]
+
+
+def test_sharing_is_offered_where_gpus_are_too_few(gpus) -> None:
     gpus(1)
-    assert names(open_devices(config("cuda", "1-1"), share=True)) == (["cuda:0"], ["cuda:0"])
+    with pytest.raises(DeviceError, match=r"split 1-1 needs 2 GPUs and 1 are visible") as caught:
+        open_devices(config("cuda", "1-1"))
+    assert "devices.gpus=1" in caught.value.remedy
+    with pytest.raises(DeviceError, match=r"needs 2 GPUs and 1 are visible"):
+        open_devices(config("cuda", "2-2", gpus=2))
 
 
 def test_the_description_counts_stages_of_each_role(gpus) -> None:
@@ -110,3 +129,30 @@ def test_work_on_a_logical_device_is_done_when_the_call_returns() -> None:
     moment.wait()
     moment.order_stream()
     assert device.start_timing() is None
+
+
+def test_a_logical_device_computes_one_thing_at_a_time_and_says_who_waited() -> None:
+    device, other = open_devices(config("logical", "1-1")).all
+    log: list[tuple] = []
+    probe = Probe(SimpleNamespace(append=log.append), "drafter")
+    inside, let_go = threading.Event(), threading.Event()
+
+    def compute() -> None:
+        with device.computing(silent):
+            inside.set()
+            let_go.wait(30)
+
+    first = threading.Thread(target=compute, daemon=True)
+    first.start()
+    inside.wait(30)
+    with other.computing(probe):
+        assert log == []  # another device
+    second = threading.Thread(target=lambda: device.computing(probe, batch=3).__enter__(), daemon=True)
+    second.start()
+    second.join(0.01)
+    assert second.is_alive()
+    let_go.set()
+    second.join(30)
+    assert not second.is_alive()
+    names = event_schema.names
+    assert [(row[names.index("name")], row[names.index("batch")]) for row in log] == [("device_wait", 3)]
