@@ -66,7 +66,8 @@ class Instrument:
         `target` and `drafter` (and `prefetch`, which feeds targets) are the names that causes are known for.
         `index` tells equal workers apart; `device` is where its work runs, such as cuda:0.
         """
-        return Stage(self, None if self._probe is None else self._probe.bind(name, index, device))
+        probe = self._probe
+        return Stage(self, None if probe is None else probe.bind(name, index, device))
 
     def watch_queue(self, watched: AnyQueue, channel: str, capacity: int | None = None) -> AnyQueue:
         """Tell of every put and get of a `queue.Queue`: how long it waited, and how full the queue is then.
@@ -87,11 +88,12 @@ class Instrument:
             raise UsageError(
                 "the queue is watched already", where=channel, found=vars(watched)["_dflash_channel"]
             )
-        if self._probe is not None:
+        probe = self._probe
+        if probe is not None:
             _watch(self, watched, channel)
             size = capacity if capacity is not None else watched.maxsize
             if size > 0:
-                self._probe.gauge("capacity", size, channel=channel)
+                probe.gauge("capacity", size, channel=channel)
         return watched
 
     def depth(self, channel: str, items: int, capacity: int | None = None) -> None:
@@ -108,12 +110,13 @@ class Instrument:
         Plain numbers only: turning a tensor on a GPU into one would wait for it. `figures` are kept beside
         the loss: accuracy, grad_norm, lr, documents, supervised_tokens, processed_tokens.
         """
-        if self._probe is None:
+        probe = self._probe
+        if probe is None:
             return
         told = {**({} if loss is None else {"loss": loss}), **figures}
         note = json.dumps({name: _finite(value) for name, value in told.items()})
         with self._lock:  # numbers and times rise together
-            self._probe.mark("window", window=next(self._windows), tokens=int(tokens), note=note)
+            probe.mark("window", window=next(self._windows), tokens=int(tokens), note=note)
 
     def close(self) -> None:
         """Write what is left. It is done at exit anyway; a second call does nothing."""
@@ -126,11 +129,12 @@ class Instrument:
 
     def thread_probe(self) -> Probe | None:
         """The probe of the stage that the calling thread is in, else one of the thread's own name."""
-        if self._probe is None:
+        whole = self._probe
+        if whole is None:
             return None
         probe: Probe | None = getattr(self._local, "probe", None)
         if probe is None:
-            probe = self._local.probe = self._probe.bind(threading.current_thread().name)
+            probe = self._local.probe = whole.bind(threading.current_thread().name)
         return probe
 
     def enter(self, probe: Probe | None) -> Probe | None:
@@ -163,19 +167,22 @@ class Stage:
 
     @property
     def _probe(self) -> Probe | None:
+        """Read it once a call: another thread may close the instrument at any moment."""
         return self._own if self._instrument.recorded else None
 
     def __enter__(self) -> Self:
-        if self._probe is not None:
-            self._before = self._instrument.enter(self._probe)
-            self._probe.mark("start")
+        probe = self._probe
+        if probe is not None:
+            self._before = self._instrument.enter(probe)
+            probe.mark("start")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._probe is not None:
-            self._probe.mark("stop")
+        probe = self._probe
+        if probe is not None:
+            probe.mark("stop")
             self._instrument.enter(self._before)
 
     def work(
@@ -186,24 +193,28 @@ class Stage:
         Of targets that is `forward`, of drafters `backward` (forward and backward together); of others the
         longest span that has tokens.
         """
-        return _nothing if self._probe is None else self._probe.span(name, tokens=tokens, batch=batch)
+        probe = self._probe
+        return _nothing if probe is None else probe.span(name, tokens=tokens, batch=batch)
 
     def wait(self, name: str, channel: str | None = None) -> AbstractContextManager[None]:
         """The time in which the block waits: `get` or `put` of a channel, `copy_wait`, `gpu_wait`, …."""
-        return _nothing if self._probe is None else self._probe.span(name, channel=channel)
+        probe = self._probe
+        return _nothing if probe is None else probe.span(name, channel=channel)
 
     def copy(
         self, path: str, size_bytes: int | None = None, *, src: str | None = None, dst: str | None = None
     ) -> AbstractContextManager[None]:
         """The time in which the block copies: by `path` host, pageable, pinned or peer."""
-        if self._probe is None:
+        probe = self._probe
+        if probe is None:
             return _nothing
-        return self._probe.span("copy", path=path, bytes=size_bytes, src=src, dst=dst)
+        return probe.span("copy", path=path, bytes=size_bytes, src=src, dst=dst)
 
     def took(self, *, home: bool, size_bytes: int | None = None) -> None:
         """A drafter took a batch that lay on its own device (`home`) or on another one."""
-        if self._probe is not None:
-            self._probe.mark("take", note="home" if home else "away", bytes=size_bytes)
+        probe = self._probe
+        if probe is not None:
+            probe.mark("take", note="home" if home else "away", bytes=size_bytes)
 
 
 def _watch(instrument: Instrument, watched: queue.Queue[Any], channel: str) -> None:

@@ -252,3 +252,21 @@ def test_a_stage_within_a_stage_gives_the_thread_back(run: RunDir, instrument: I
         watched.put(2)
     events = events_of(run, instrument)
     assert events.loc[events["name"] == "put", "stage"].tolist() == ["inner", "outer"]
+
+
+def test_an_instrument_that_another_thread_closes_during_a_call_is_no_trouble(run: RunDir) -> None:
+    class Fading(Instrument):
+        looks = itertools.count()
+
+        @property
+        def recorded(self) -> bool:
+            return next(self.looks) % 2 == 0  # gone at the second look, whenever that is
+
+    instrument = Fading()
+    for _ in range(2):
+        with instrument.stage("target") as stage:
+            for _ in range(2):
+                with stage.work("forward", tokens=1), stage.wait("get"), stage.copy("peer"):
+                    stage.took(home=True)
+            next(instrument.looks)  # now every call meets the other of its two looks
+    instrument.close()
