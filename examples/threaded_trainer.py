@@ -18,8 +18,9 @@ from dflash.contract.instrument import Instrument  # [probe]
 batch_tokens = 4096
 end = None  # passed down the queues when there is nothing more
 
-faults = ("none", "slow-drafter", "starvation", "copy", "log-in-step")
+faults = ("none", "slow-drafter", "starvation", "copy", "log-in-step", "gil-hog")
 load_s, forward_s, step_s = 0.001, 0.010, 0.002
+launches = 4  # of a forward: at each the thread lets go of the GIL and takes it again, as at kernels of a GPU
 
 
 def main() -> None:
@@ -45,7 +46,8 @@ def main() -> None:
         with instrument.stage("target", index) as stage:  # [probe]
             while (batch := q_pre.get()) is not end:
                 with stage.work("forward", tokens=batch_tokens):  # [probe]
-                    time.sleep(forward_s)
+                    for _ in range(launches):
+                        time.sleep(forward_s / launches)
                 if fault == "copy":
                     with stage.copy("pageable", 20_000_000):  # [probe]
                         time.sleep(0.010)
@@ -68,12 +70,22 @@ def main() -> None:
                             time.sleep(0.080)
                     instrument.window_done(batch_tokens * options.accumulate, loss=1 / batches)  # [probe]
 
+    def tokenise() -> None:
+        words = 0
+        while not trained.is_set():  # pure Python, which gives the GIL up only when somebody has waited 5 ms
+            words = (words + 1) % 32768
+
+    trained = threading.Event()
+    hog = threading.Thread(target=tokenise, name="tokeniser")
+    if fault == "gil-hog":
+        hog.start()
     workers = [threading.Thread(target=load), threading.Thread(target=run_drafter)]
     workers += [threading.Thread(target=run_target, args=(index,)) for index in range(options.targets)]
     for worker in workers:
         worker.start()
     for worker in workers:
         worker.join()
+    trained.set()
     print(f"trained {options.batches} batches", file=sys.stderr)
 
 

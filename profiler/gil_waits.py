@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 least_sweeps = 50  # fewer say nothing of a share
 thread_columns = ["tid", "thread", "gil_wait_share", "cpu_share", "cpu_wait_share"]
 not_sampled = "waits for the GIL were not sampled"
+too_few = "too few looks at the threads fall into the range"
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -113,4 +114,5 @@ def _why_missing(samples: pd.DataFrame, sweeps_per_s: float) -> str:
     reasons = mine["reason"].dropna()
     if len(reasons):
         return str(reasons.iloc[-1])
-    return "too few looks at the threads fall into the range" if sweeps_per_s else not_sampled
+    looked = sweeps_per_s > 0 or bool(((samples["source"] == "gil_wait") & samples["value"].notna()).any())
+    return too_few if looked else not_sampled

@@ -17,6 +17,7 @@ contender_share: Final = (
     0.05  # of its time that a thread waits, from where on it is one of those that contend
 )
 about_one_core: Final = 1.5
+busy_share: Final = 0.5  # of its time running, or ready to, from where on a thread is pointed to
 other_process: Final = "the stages run in another process than the one whose GIL was watched"
 _no_cpu_times: Final = "CPU time of threads was not sampled"
 
@@ -96,7 +97,7 @@ def _checks(timeline: Timeline, loads: Loads) -> list[Check]:
 
 
 def _evidence(timeline: Timeline, loads: Loads) -> list[Evidence]:
-    contenders, reason = _contenders(timeline), why_unknown(timeline)
+    contenders, reason, busy = _contenders(timeline), why_unknown(timeline), _bystander(timeline)
 
     def waited(words: str, load: StageLoad | None) -> Evidence:
         known = None if load is None or reason is not None else load.gil_wait
@@ -111,13 +112,26 @@ def _evidence(timeline: Timeline, loads: Loads) -> list[Evidence]:
         share("these threads waiting for a CPU", _mean(contenders["cpu_wait_share"]), _no_cpu_times),
         share("time some thread holds it", timeline.gil.held_share, "py-spy saw no holder"),
         *(share(f"time thread {name} holds it", held) for name, held in timeline.gil.holders[:1]),
+        *([] if busy is None else [share(f"CPU of {busy[0]}", busy[1])]),
     ]
+
+
+def _bystander(timeline: Timeline) -> tuple[str, float] | None:
+    """The busiest thread that shares the stages' GIL and is no stage, and its share of a core."""
+    threads = timeline.gil.threads
+    others = threads[threads["gil_wait_share"].notna() & ~threads["tid"].isin(timeline.threads["tid"])]
+    wanted = others["cpu_share"].astype(float) + others["cpu_wait_share"].astype(float)
+    busy = others[wanted >= busy_share].sort_values("cpu_share")
+    for row in busy.tail(1).to_dict("records"):
+        return f"thread {row['tid']} ({row['thread']}), which is no stage", float(row["cpu_share"])
+    return None
 
 
 def _remedy(timeline: Timeline) -> Remedy:
     text = (
         "Run less Python beside the stages: compiled or graph-captured forwards and larger batches launch "
-        "less, and work for the CPU belongs into processes of its own. More threads make it worse."
+        "less, and work for the CPU belongs into processes of its own. More threads make it worse. While it "
+        "runs, `dflash-profile holder RUN` names the line that holds the GIL."
     )
     rows = timeline.threads[["stage", "index"]].itertuples(index=False)
     stages = {f"{stage}-{index}" for stage, index in rows}
@@ -125,4 +139,8 @@ def _remedy(timeline: Timeline) -> Remedy:
         if name not in stages:
             move = f"Move what thread {name} does into a process of its own: it holds the GIL"
             return Remedy(f"{move} {percent(held)} of the time. {text}")
+    if (bystander := _bystander(timeline)) is not None:
+        name, used = bystander
+        busy = f"T{name[1:]}, uses {percent(used)} of a core"
+        return Remedy(f"{busy}: if that is Python, move it into a process of its own. {text}")
     return Remedy(text)

@@ -91,6 +91,19 @@ def test_a_stage_that_holds_it_is_not_to_be_moved_elsewhere(tmp_path: Path) -> N
     assert "target-0" not in remedy.text
 
 
+def test_the_busiest_thread_that_is_no_stage_is_pointed_to(tmp_path: Path) -> None:
+    facts = {"holder": "target-0", "cpu": 0.3, "ready": 0.25}
+    finding = gil_of(diagnosed(tmp_path / "busy", everywhere(0.55), **facts))
+    assert value(finding, "CPU of thread 5000 (python), which is no stage") == pytest.approx(0.3, abs=0.01)
+    assert finding.remedy is not None
+    assert finding.remedy.text.startswith("Thread 5000 (python), which is no stage, uses 30 % of a core")
+    idle = gil_of(diagnosed(tmp_path / "idle", everywhere(0.55), **facts | {"ready": 0.1}))
+    assert not any("5000" in item.name for item in idle.evidence)
+    stages_only = {tid: share for tid, share in everywhere(0.55).items() if tid != 5000}
+    alone = gil_of(diagnosed(tmp_path / "alone", stages_only, **facts))
+    assert not any("no stage" in item.name for item in alone.evidence)
+
+
 def test_a_healthy_run_with_a_few_percent_stays_healthy(tmp_path: Path) -> None:
     diagnosis = diagnosed(tmp_path, everywhere(0.04))
     assert diagnosis.primary is not None

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.gil_waits import GilWaits, measure_gil, not_sampled
+from profiler.gil_waits import GilWaits, measure_gil, not_sampled, too_few
 from profiler.run import Run
 from tests.run_builder import RunBuilder, nanoseconds
 
@@ -78,7 +78,9 @@ def test_the_reason_of_the_sampler_is_kept(tmp_path: Path) -> None:
 def test_too_few_looks_are_no_share(tmp_path: Path) -> None:
     found = gil(tmp_path, sweeps() + waits("7:a", (0, 0), (1, 50)), 0.0, 0.5)
     assert found.by_tid == {}
-    assert found.reason is not None
+    assert found.reason == too_few
+    once = [("gil_wait", "*", "gil_sweeps", 1.0, 50.0, None), *waits("7:a", (0, 0))]
+    assert gil(tmp_path / "one tick", once, 0, 10).reason == too_few
 
 
 def test_keys_that_are_no_threads_are_left_out(tmp_path: Path) -> None:
