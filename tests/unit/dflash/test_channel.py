@@ -170,6 +170,33 @@ def test_a_wait_is_as_long_as_the_other_side_took() -> None:
     assert span["t_ns"] + span["dur_ns"] >= put_ns
 
 
+def test_who_is_woken_looks_again_before_it_acts() -> None:
+    """Between the waking and the lock somebody else may take the room or the item."""
+    channel: Channel[int] = Channel("q", 1)
+    channel.add_writer()
+    taken: list[int] = []
+    readers = [in_thread(lambda: taken.append(channel.get(silent))) for _ in range(2)]
+    wait_until(lambda: waiters(channel._readable) == 2)
+    with channel._lock:
+        channel._readable.notify_all()
+    wait_until(lambda: waiters(channel._readable) == 2)
+    channel.put(1, silent)
+    channel.put(2, silent)
+    for reader in readers:
+        reader.join(30)
+    assert sorted(taken) == [1, 2]
+    channel.put(3, silent)
+    writers = [in_thread(lambda: channel.put(4, silent)) for _ in range(2)]
+    wait_until(lambda: waiters(channel._writable) == 2)
+    with channel._lock:
+        channel._writable.notify_all()
+    wait_until(lambda: waiters(channel._writable) == 2)
+    assert channel.depth() == 1
+    assert [channel.get(silent) for _ in range(3)] == [3, 4, 4]
+    for writer in writers:
+        writer.join(30)
+
+
 def cycle(seed: int) -> None:
     """Some writers and readers, ended by the last close or by an abort at a random moment."""
     rng = random.Random(seed)

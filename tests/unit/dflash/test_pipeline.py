@@ -50,6 +50,15 @@ def test_of_many_failures_at_once_all_parts_hear_the_same_one() -> None:
         assert heard == {id(state.first_error)}
 
 
+def test_what_is_said_after_the_first_error_reaches_nobody() -> None:
+    part = Part()
+    state = PipelineState([part])
+    first = ValueError("first")
+    state.abort(first)
+    state.abort(ValueError("second"))
+    assert part.errors == [first, first]
+
+
 def test_a_stop_is_not_an_error_and_keeps_its_first_reason() -> None:
     part = Part()
     state = PipelineState([part])

@@ -33,12 +33,15 @@ def test_no_batch_trains_before_the_step_of_the_window_before_it() -> None:
         def drafter(
             todo: list[WindowInfo] = todo, progress: WindowProgress = progress,
             lock: threading.Lock = lock, trained: list[int] = trained, steps: list[tuple[int, int]] = steps,
+            rng: random.Random = rng,
         ) -> None:  # fmt: skip
             while True:
                 with lock:
                     if not todo:
                         return
                     own = todo.pop(0)
+                    pause_s = 1e-4 * rng.random()
+                time.sleep(pause_s)
                 progress.wait_for(own, silent)
                 with lock:
                     trained.append(own.step)

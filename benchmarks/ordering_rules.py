@@ -1,0 +1,286 @@
+"""The ordering rules of the pipeline: what each says, where it stands in the code, which tests defend it.
+
+A rule is a piece of text that stands exactly once in its file, what it becomes when the rule is removed, and
+the tests that must turn red then. See `ordering_mutations.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+class TextNotFoundError(Exception):
+    """A rule's text does not stand exactly once in its file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One rule, and how to break it."""
+
+    name: str
+    file: str
+    text: str  # with the rule
+    broken: str  # without it
+    tests: tuple[str, ...]
+
+    def check_in(self, root: Path) -> str:
+        """The file's content. Raises TextNotFoundError."""
+        content = (root / self.file).read_text()
+        found = content.count(self.text)
+        if found != 1:
+            raise TextNotFoundError(
+                f"rule {self.name!r}: its text stands {found} times in {self.file}, not once:\n{self.text}"
+            )
+        return content
+
+    def remove_from(self, root: Path) -> None:
+        """Rewrite the file without the rule. Raises TextNotFoundError, or SyntaxError."""
+        broken = self.check_in(root).replace(self.text, self.broken)
+        compile(broken, self.file, "exec")
+        (root / self.file).write_text(broken)
+
+
+unit: Final = "tests/unit/dflash"
+contract: Final = "tests/contract/test_transports.py"
+streams: Final = "tests/gpu/test_transports_cuda.py"
+carrier: Final = "dflash/transport/carrier.py"
+cuda_carrier: Final = "dflash/transport/cuda_carrier.py"
+paths: Final = "dflash/transport/paths.py"
+
+
+def whole(*choices: str) -> tuple[str, ...]:
+    """The contract's main test on logical devices, for these combinations."""
+    test = "test_every_batch_arrives_once_whole_in_order_and_at_home"
+    return tuple(f"{contract}::{test}[logical-{choice}/depth 2]" for choice in choices)
+
+
+def on_streams(*tests: str) -> tuple[str, ...]:
+    """Tests of races that only streams can have."""
+    return tuple(f"{streams}::{test}" for test in tests)
+
+
+cpu_rules: Final = (
+    Rule(
+        "a drafter waits for the copy of what it received",
+        carrier,
+        '        wait_measured(ready, "copy_wait", probe, fields)\n',
+        "        return\n",
+        (
+            *whole("per_drafter/pinned/least_depth", "per_drafter/peer/round_robin"),
+            f"{unit}/transport/test_carrier.py",
+        ),
+    ),
+    Rule(
+        "a move waits for the arrival of what it moves",
+        carrier,
+        "            after.wait()\n",
+        "            pass\n",
+        whole("shared/pinned/round_robin", "shared/peer/round_robin"),
+    ),
+    Rule(
+        "the moment of a copy is reached after the copy",
+        "dflash/links.py",
+        "            job.moment.finish(self._run(job))\n",
+        "            job.moment.finish()\n            self._run(job)\n",
+        (*whole("per_drafter/peer/least_depth"), f"{unit}/test_links.py"),
+    ),
+    Rule(
+        "a copy starts after what it comes after",
+        "dflash/links.py",
+        "                job.after.wait()\n",
+        "                pass\n",
+        (f"{unit}/test_links.py",),
+    ),
+    Rule(
+        "a link makes one copy at a time",
+        "dflash/links.py",
+        "        with self._busy:\n",
+        "        if True:\n",
+        (f"{unit}/test_links.py",),
+    ),
+    Rule(
+        "an abort cuts pacing short",
+        "dflash/links.py",
+        "        self._stopped.set()\n",
+        "        pass\n",
+        (f"{unit}/test_links.py",),
+    ),
+    Rule(
+        "a send buffer is used again when its last copy has ended",
+        paths,
+        '            wait_measured(buffer.copied, "copy_wait", probe, facts(item))\n',
+        "            pass\n",
+        (*whole("per_drafter/pinned/least_depth"), f"{unit}/transport/test_paths.py"),
+    ),
+    Rule(
+        "an upload starts after the download into its slab",
+        paths,
+        "into=None, after=landed, fields=fields)",
+        "into=None, after=None, fields=fields)",
+        (*whole("per_drafter/pinned/least_depth"), f"{unit}/transport/test_paths.py"),
+    ),
+    Rule(
+        "an item homed elsewhere is moved",
+        paths,
+        "        if drafter == item.home:\n",
+        "        if True:\n",
+        (*whole("shared/peer/round_robin"), f"{unit}/transport/test_paths.py"),
+    ),
+    Rule(
+        "dispatch reserves under its lock",
+        "dflash/transport/dispatch.py",
+        "        with self._lock:\n            chosen =",
+        "        if True:\n            chosen =",
+        (f"{unit}/transport/test_dispatch.py",),
+    ),
+    Rule(
+        "dispatch releases under its lock",
+        "dflash/transport/dispatch.py",
+        "        with self._lock:\n            self._reserved_tokens[drafter] -= tokens",
+        "        if True:\n            self._reserved_tokens[drafter] -= tokens",
+        (f"{unit}/transport/test_dispatch.py",),
+    ),
+    Rule(
+        "what is taken weighs on its home until it is done",
+        "dflash/transport/transport.py",
+        "        self._path.unload(item, drafter, probe)\n",
+        "        self._path.unload(item, drafter, probe)\n"
+        "        self._dispatch.release(item.home, shipment_of(item).tokens)\n"
+        "        shipment_of(item).tokens = 0\n",
+        (f"{unit}/transport/test_transport.py",),
+    ),
+    Rule(
+        "a writer looks again for room after it was woken",
+        "dflash/channel.py",
+        "                while len(self._items) >= self.capacity",
+        "                if len(self._items) >= self.capacity",
+        (f"{unit}/test_channel.py",),
+    ),
+    Rule(
+        "a reader looks again for an item after it was woken",
+        "dflash/channel.py",
+        "                while not self._items and not self._ended():",
+        "                if not self._items and not self._ended():",
+        (f"{unit}/test_channel.py",),
+    ),
+    Rule(
+        "a channel's first error stays",
+        "dflash/channel.py",
+        "            if self._error is None:\n                self._error = error\n",
+        "            self._error = error\n",
+        (f"{unit}/test_channel.py",),
+    ),
+    Rule(
+        "the last close wakes who waits",
+        "dflash/channel.py",
+        "                self._closed = True\n                self._wake_all()\n",
+        "                self._closed = True\n",
+        (f"{unit}/test_channel.py::test_the_last_close_wakes_every_waiting_reader",),
+    ),
+    Rule(
+        "the first cause reaches everybody",
+        "dflash/pipeline.py",
+        "            self._first = self._first or error\n",
+        "            self._first = error\n",
+        (f"{unit}/test_pipeline.py",),
+    ),
+    Rule(
+        "batches of a window are sent after all of the window before",
+        "dflash/window.py",
+        "            while self._error is None and batch.window.step > self._open_step:\n",
+        "            while False:\n",
+        (f"{unit}/test_window_turns.py",),
+    ),
+    Rule(
+        "a window trains after the step of the window before",
+        "dflash/window_progress.py",
+        "self._condition.wait_for(lambda: self._error is not None or self._step == window.step)\n",
+        "pass\n",
+        (f"{unit}/test_window_progress.py",),
+    ),
+    Rule(
+        "an item is done when the device has finished with it",
+        "dflash/stages.py",
+        "        _wait_for_device(flight, self.probe)\n        if flight is not None and",
+        "        if flight is not None and",
+        (f"{unit}/test_stages.py",),
+    ),
+    Rule(
+        "a target dispatches one batch ahead of its device",
+        "dflash/stages.py",
+        "            self._turns.sent(batch)\n            _wait_for_device(previous, self.probe)\n",
+        "            self._turns.sent(batch)\n",
+        (f"{unit}/test_stages.py",),
+    ),
+    Rule(
+        "a window's turn passes on when its batch was sent",
+        "dflash/stages.py",
+        "self._transport.send(item, self.index, self.probe)\n            self._turns.sent(batch)\n",
+        "self._turns.sent(batch)\n            self._transport.send(item, self.index, self.probe)\n",
+        (f"{unit}/test_stages.py",),
+    ),
+    Rule(
+        "a window completes after every drafter's device reached its end",
+        "dflash/replicas.py",
+        "                for moment in late:\n                    moment.wait()\n",
+        "                pass\n",
+        (f"{unit}/test_replicas.py",),
+    ),
+)
+
+gpu_rules: Final = (
+    Rule(
+        "the source of a copy is kept from the allocator",
+        cuda_carrier,
+        "            source.record_stream(lane.src)\n",
+        "            pass\n",
+        on_streams("test_a_source_freed_while_the_copy_runs_arrives_whole"),
+    ),
+    Rule(
+        "a copy starts behind the forward",
+        cuda_carrier,
+        "            behind.order_stream()\n",
+        "",
+        on_streams(
+            "test_a_copy_starts_when_the_states_have_been_computed",
+            "test_a_drafter_reads_only_what_has_arrived[pinned]",
+        ),
+    ),
+    Rule(
+        "an upload starts after the download into its slab",
+        paths,
+        "into=None, after=landed, fields=fields)",
+        "into=None, after=None, fields=fields)",
+        on_streams("test_a_drafter_reads_only_what_has_arrived[pinned]"),
+    ),
+    Rule(
+        "a drafter's stream waits for the copy",
+        cuda_carrier,
+        "        ready.order_stream()\n",
+        "",
+        on_streams("test_a_drafter_reads_only_what_has_arrived"),
+    ),
+    Rule(
+        "received memory is kept from the allocator while the drafter reads it",
+        cuda_carrier,
+        "        taps.record_stream(torch.cuda.current_stream(device.torch_device))\n",
+        "",
+        on_streams("test_received_memory_is_not_written_while_the_drafter_still_reads"),
+    ),
+    Rule(
+        "a slab is written again when its upload has ended",
+        paths,
+        '            wait_measured(buffer.copied, "copy_wait", probe, facts(item))\n',
+        "            pass\n",
+        on_streams("test_a_slab_is_not_overwritten_during_its_upload"),
+    ),
+    Rule(
+        "a move waits for the arrival of what it moves",
+        cuda_carrier,
+        "                after.order_stream()\n",
+        "                pass\n",
+        on_streams("test_an_item_homed_elsewhere_is_moved_after_it_has_arrived"),
+    ),
+)
