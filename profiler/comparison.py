@@ -89,7 +89,11 @@ def compare(a: Run, b: Run, *, limit: float | None = None) -> Comparison:
     times = Timeline.of(a), Timeline.of(b)
     throughputs = measure_throughput(times[0]), measure_throughput(times[1])
     ratio, reason = _measure_ratio(times, throughputs)
-    stages, stages_reason = compare_stages(measure_costs(a, times[0]), measure_costs(b, times[1]))
+    one_sided = _gil_of_one(times)
+    costs = [
+        measure_costs(run, time, split_gil=one_sided is None) for run, time in zip((a, b), times, strict=True)
+    ]
+    stages, stages_reason = compare_stages(*costs)
     outcome: Outcome = "unknown" if ratio is None else ratio.outcome
     knobs, surroundings = describe_differences(a, b)
     return Comparison(
@@ -110,10 +114,20 @@ def compare(a: Run, b: Run, *, limit: float | None = None) -> Comparison:
         memory=compare_memory(a, b, *times),
         knobs=knobs,
         surroundings=surroundings,
-        warnings=tuple(
-            f"{name}: {text}" for name, time in zip("AB", times, strict=True) for text in time.warnings
+        warnings=(
+            *([] if one_sided is None else [one_sided]),
+            *(f"{name}: {text}" for name, time in zip("AB", times, strict=True) for text in time.warnings),
         ),
     )
+
+
+def _gil_of_one(times: tuple[Timeline, Timeline]) -> str | None:
+    """What to say where waits for the GIL are known of one run only: its work alone would seem less."""
+    unknown = {name: time.gil.reason for name, time in zip("AB", times, strict=True) if time.gil.reason}
+    if len(unknown) != 1:
+        return None
+    ((name, reason),) = unknown.items()
+    return f"waits for the GIL are unknown in {name} ({reason}): in both runs they count as work"
 
 
 def judge(ratio: Ratio | None, reason: str | None, limit: float) -> Gate:

@@ -29,7 +29,7 @@ class StageChange:
     """One part of one stage's time in both runs; a part that a run does not have took it no time."""
 
     stage: str
-    kind: str  # work, copy, wait, gpu_wait, unaccounted
+    kind: str  # work, copy, wait, gpu_wait, gil_wait, unaccounted
     part: str  # "forward", "copy pageable", "get q_hs"
     a_s_per_batch: float | None
     b_s_per_batch: float | None

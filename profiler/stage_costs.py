@@ -14,12 +14,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from profiler.gil_waits import measure_gil
 from profiler.run import Run
 from profiler.timeline import Timeline
 from profiler.waits import close_devices, name_of_part, thread_spans
 
 most_blocks: Final = 20
-Part = tuple[str, str, str]  # stage; kind (work, copy, wait, gpu_wait, unaccounted); name, as in closing sums
+Part = tuple[str, str, str]  # stage; kind; name, as in closing sums
 Seconds = NDArray[np.float64]
 
 
@@ -55,14 +56,19 @@ class StageCosts:
         return costs
 
 
-def measure_costs(run: Run, timeline: Timeline) -> StageCosts:
-    """The costs over the steady windows of `run`; without steady windows, there are no blocks."""
+def measure_costs(run: Run, timeline: Timeline, *, split_gil: bool = True) -> StageCosts:
+    """The costs over the steady windows of `run`; without steady windows, there are no blocks.
+
+    `split_gil`: waits for the GIL are a part of their own, where they were sampled; else they stay in work.
+    """
     spans = thread_spans(run.events)
     edges, tokens = _cut(timeline)
     parts: dict[Part, Seconds] = {}
     for block, (lo_ns, hi_ns) in enumerate(edges):
         inside = spans[(spans["start_ns"] < hi_ns) & (spans["end_ns"] > lo_ns)]
-        rows = close_devices(inside, lo_ns, hi_ns)
+        # A block of too few looks has the shares of the whole range.
+        gil = measure_gil(run.samples, lo_ns, hi_ns).by_tid or timeline.gil.by_tid if split_gil else {}
+        rows = close_devices(inside, lo_ns, hi_ns, gil)
         for stage, kind, name, channel, path, seconds in rows[
             ["stage", "kind", "name", "channel", "path", "seconds"]
         ].itertuples(index=False):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiler.gil_waits import measure_gil
+from profiler.gil_waits import GilWaits
 from profiler.live.follower import Recent
 from profiler.live.view import GpuRow, Memory, Number, ThreadRow
 from profiler.waits import stages
@@ -106,12 +106,11 @@ def _gpu_row(readings: Readings, name: str, uuid: str | None, role: str) -> GpuR
     return GpuRow(name=name, uuid=uuid, role=role, **numbers)
 
 
-def see_threads(recent: Recent, lo_ns: int, hi_ns: int) -> tuple[tuple[ThreadRow, ...], str | None]:
+def see_threads(recent: Recent, measured: GilWaits) -> tuple[tuple[ThreadRow, ...], str | None]:
     """Threads by their wait for the GIL, then by CPU time; and why there is none."""
-    measured = measure_gil(recent.run.samples, lo_ns, hi_ns)
     stage_of, holders = _stage_threads(recent), dict(measured.holders)
     not_host = "the host sampler has not seen this thread twice in the range"
-    not_held = "py-spy has not seen it hold the GIL" if holders else "holders of the GIL were not sampled"
+    not_held = measured.no_holders or "py-spy has not seen it hold the GIL"
     rows = []
     for row in measured.threads.to_dict("records"):
         tid, name = int(row["tid"]), str(row["thread"])

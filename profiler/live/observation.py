@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis
+from profiler.gil_waits import measure_gil
 from profiler.live.follower import Recent
 from profiler.live.journal import read_journal
 from profiler.live.machine import Readings, see_gpus, see_memory, see_threads
@@ -56,10 +57,11 @@ def observe(
     pace = measure_pace(recent, end_ns)
     state = _state(recent, status, end_ns, finishing=finishing)
     has_range = end_ns > lo_ns
-    stages = see_stages(recent, lo_ns, end_ns) if has_range else ()
+    gil = measure_gil(run.samples, lo_ns, end_ns)
+    stages = see_stages(recent, lo_ns, end_ns, gil) if has_range else ()
     readings = Readings(recent)
     gpus, gpus_reason = see_gpus(recent, readings)
-    threads, threads_reason = see_threads(recent, lo_ns, end_ns)
+    threads, threads_reason = see_threads(recent, gil)
     return LiveView(
         run=state,
         range_s=((lo_ns - run.start_ns) / 1e9, (end_ns - run.start_ns) / 1e9) if has_range else None,

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from profiler.depths import capacity_of, weigh_depths
+from profiler.gil_waits import GilWaits
 from profiler.live.follower import Recent
 from profiler.live.view import Number, QueueRow, StageRow, Wait
 from profiler.run import missing_name
@@ -18,13 +19,13 @@ from profiler.waits import awaited, close_devices, name_of_part, thread_spans
 _least_share = 0.005  # a wait below it is no news
 
 
-def see_stages(recent: Recent, lo_ns: int, hi_ns: int) -> tuple[StageRow, ...]:
+def see_stages(recent: Recent, lo_ns: int, hi_ns: int, gil: GilWaits) -> tuple[StageRow, ...]:
     """One row a stage thread over [lo_ns, hi_ns), in the order of the data."""
     spans = thread_spans(recent.run.events)
     host = spans[(spans["clock"] == "host") & (spans["name"] != "ended")]
     keys = ["stage", "index", "device", "tid"]
     last_ns = host.groupby(keys, observed=True)["end_ns"].max()
-    closed = close_devices(spans, lo_ns, hi_ns)
+    closed = close_devices(spans, lo_ns, hi_ns, gil.by_tid)
     groups = closed.groupby(keys, observed=True, sort=False)
     return tuple(_stage_row(key, parts, int(last_ns.get(key, lo_ns)), lo_ns, hi_ns) for key, parts in groups)
 
@@ -52,12 +53,12 @@ def _stage_row(key: Any, parts: pd.DataFrame, last_ns: int, lo_ns: int, hi_ns: i
 
 
 def _waits(stage: str, parts: pd.DataFrame) -> tuple[Wait, ...]:
-    """Waits for other stages; those for a copy count as copying."""
-    rows = parts[(parts["kind"] == "wait") & ~parts["name"].isin(["ended", "copy_wait"])]
+    """Waits for other stages and for the GIL; those for a copy count as copying."""
+    rows = parts[parts["kind"].isin(["wait", "gil_wait"]) & ~parts["name"].isin(["ended", "copy_wait"])]
     waits = [
         Wait(
             awaited(stage, str(row["name"])),
-            name_of_part("wait", row["name"], row["channel"], missing_name),
+            name_of_part(row["kind"], row["name"], row["channel"], missing_name),
             float(row["share"]),
         )
         for row in rows.to_dict("records")

@@ -78,8 +78,8 @@ class Pace:
 class Wait:
     """For whom a stage waited, in which wait, for which share of its time."""
 
-    on: str  # prefetch, targets, drafters, the step, its turn, a copy
-    name: str  # "put q_hs"
+    on: str  # prefetch, targets, drafters, the step, its turn, the GIL
+    name: str  # "put q_hs", "gil_wait"
     share: float
 
 

@@ -13,6 +13,7 @@ import pytest
 from dflash.contract.rundir import RunDir
 from profiler.comparison import Comparison, Ratio, compare, judge
 from profiler.run import Run
+from tests.gil_samples import add_gil
 from tests.played_pipeline import play
 from tests.run_builder import RunBuilder
 
@@ -63,6 +64,26 @@ def test_copies_that_set_a_stage_back_are_named_as_copies(base: Run, tmp_path: P
     speed = by_name["drafter copies pageable: speed"]
     assert speed.a is None
     assert speed.reason is not None
+
+
+def test_a_growing_wait_for_the_gil_is_named_as_that(tmp_path: Path) -> None:
+    a, b = played(tmp_path / "a"), played(tmp_path / "b", forward_s=1.6, seed=7)
+    found = compare(
+        Run.open(add_gil(a.path, {300: 0.01, 301: 0.01})), Run.open(add_gil(b.path, {300: 0.38, 301: 0.38}))
+    )
+    assert "the targets' waiting for the GIL grew" in found.verdict
+    forward = next(change for change in found.stages if (change.stage, change.part) == ("target", "forward"))
+    assert not forward.is_told
+    assert found.warnings == ()
+
+
+def test_where_one_run_knows_no_waits_for_the_gil_they_count_as_work_in_both(
+    base: Run, tmp_path: Path
+) -> None:
+    b = played(tmp_path / "b", seed=7)
+    found = compare(base, Run.open(add_gil(b.path, {300: 0.38, 301: 0.38})))
+    assert not any(change.kind == "gil_wait" or change.is_told for change in found.stages)
+    assert any(text.startswith("waits for the GIL are unknown in A") for text in found.warnings)
 
 
 def test_waits_follow_and_are_never_named_as_the_cause(base: Run, tmp_path: Path) -> None:

@@ -7,48 +7,13 @@ from typing import Any
 
 import pytest
 
-from dflash.contract.arrowlog import ArrowLog
-from dflash.contract.events import sample_schema
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis, Finding
 from profiler.rules.gil_contention import other_process
 from profiler.run import Run
 from profiler.timeline import Timeline
+from tests.gil_samples import Shares, add_gil, stages
 from tests.played_pipeline import play
-from tests.run_builder import nanoseconds
-
-stages = {"prefetch": 200, "target": 300, "drafter": 400}  # native ids of the played threads, by index
-Shares = dict[int, float]
-
-
-def add_gil(
-    path: Path, waits: Shares, *, cpu: float = 0.3, ready: float = 0.02, holder: str = "spin-1"
-) -> Path:
-    """Samples of threads that wait for the GIL so much of their time, beside a played run."""
-    end_s = Run.open(path).events["t_ns"].max() / 1e9 - nanoseconds(0) / 1e9
-    logs = {
-        name: ArrowLog(path / "samples" / f"{name}-gil.arrow", sample_schema)
-        for name in ("gil_wait", "host", "gil")
-    }
-
-    def add(
-        source: str, key: str, metric: str, at_s: float, value: float | None, reason: str | None = None
-    ) -> None:
-        logs[source].append((nanoseconds(at_s), source, key, metric, value, reason))
-
-    for second in range(int(end_s) + 2):
-        add("gil_wait", "*", "gil_sweeps", second, 50.0 * second)
-        add("host", "tree", "cpu_s", second, 1.2 * second)
-        for tid, share in waits.items():
-            add("gil_wait", f"{tid}:python", "gil_wait_samples", second, 50.0 * second * share)
-            add("host", f"{tid}:python", "thread_cpu_s", second, cpu * second)
-            add("host", f"{tid}:python", "thread_run_queue_wait_s", second, ready * second)
-        if second % 8 == 0:
-            add("gil", "*", "gil_held_share", second, 0.9)
-            add("gil", holder, "gil_hold_share", second, 0.6)
-    for log in logs.values():
-        log.close()
-    return path
 
 
 def everywhere(share: float, targets: int = 3) -> Shares:
@@ -83,6 +48,18 @@ def test_waits_for_the_gil_are_named_with_their_numbers(tmp_path: Path) -> None:
     assert finding.measured_cost_share == pytest.approx(0.55, abs=0.06)
     assert finding.remedy is not None
     assert "spin-1" in finding.remedy.text
+
+
+def test_waits_alone_are_enough_and_the_remedy_says_how_to_name_the_line(tmp_path: Path) -> None:
+    diagnosis = diagnosed(tmp_path, everywhere(0.55), holder=None)  # no py-spy beside the run
+    finding = gil_of(diagnosis)
+    assert diagnosis.primary is finding
+    assert finding.verdict == "supported"
+    held = next(item for item in finding.evidence if item.name == "time some thread holds it")
+    assert held.value is None
+    assert str(held.reason).startswith("switched off: `dflash-profile holder")
+    assert finding.remedy is not None
+    assert "`dflash-profile holder RUN`" in finding.remedy.text
 
 
 def test_a_stage_that_holds_it_is_not_to_be_moved_elsewhere(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import pytest
 from profiler.run import Run
 from profiler.stage_costs import measure_costs, most_blocks
 from profiler.timeline import Timeline
+from tests.gil_samples import add_gil
 from tests.played_pipeline import play
 from tests.run_builder import RunBuilder
 
@@ -32,6 +33,20 @@ def test_a_batch_costs_what_was_played(tmp_path: Path) -> None:
     assert costs.s_per_batch(("drafter", "work", "backward")) == pytest.approx(0.2, rel=0.03)
     # Two targets in parallel: a token takes half of a target's time for it.
     assert costs.s_per_token(("target", "work", "forward"))[0] == pytest.approx(1.0 / 1000 / 2, rel=0.03)
+
+
+def test_waits_for_the_gil_are_those_of_the_closing_sums(tmp_path: Path) -> None:
+    run = Run.open(add_gil(play(tmp_path / "r", windows=30, targets=2), {300: 0.3, 301: 0.3}))
+    timeline = Timeline.of(run)
+    costs, whole = measure_costs(run, timeline), measure_costs(run, timeline, split_gil=False)
+    devices = timeline.devices
+    is_gil = (devices["stage"] == "target") & (devices["kind"] == "gil_wait")
+    expected_s = float(devices.loc[is_gil, "seconds"].sum())
+    waited, work = ("target", "gil_wait", "gil_wait"), ("target", "work", "forward")
+    assert float(costs.of(waited).sum()) == pytest.approx(expected_s, rel=0.05)
+    assert waited not in whole.seconds
+    together = costs.of(waited) + costs.of(work)
+    assert together.sum() == pytest.approx(whole.of(work).sum(), rel=1e-6)
 
 
 def test_a_part_that_never_was_costs_nothing(tmp_path: Path) -> None:

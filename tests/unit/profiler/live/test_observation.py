@@ -12,6 +12,7 @@ from profiler.live.follower import RunFollower
 from profiler.live.observation import judge, observe
 from profiler.live.view import LiveView, Number
 from profiler.run_status import RunStatus
+from tests.gil_samples import add_gil
 from tests.played_pipeline import Play, play
 from tests.run_builder import RunBuilder, nanoseconds
 
@@ -59,6 +60,22 @@ def test_shares_of_every_thread_add_up_and_name_whom_it_waits_for(tmp_path: Path
     target = view.stages[1]
     assert (target.waits[0].on, target.waits[0].name) == ("drafters", "put q_hs")
     assert target.waits[0].share > 0.3
+
+
+def test_waits_for_the_gil_are_waits_and_no_work(tmp_path: Path) -> None:
+    plain = view_of(play(tmp_path / "plain"))
+    view = view_of(add_gil(play(tmp_path / "gil"), {300: 0.4, 301: 0.0}))
+    before, waiting, free = plain.stages[1], view.stages[1], view.stages[2]
+    assert [(wait.on, wait.name) for wait in waiting.waits if wait.name == "gil_wait"] == [
+        ("the GIL", "gil_wait")
+    ]
+    assert next(wait.share for wait in waiting.waits if wait.name == "gil_wait") == pytest.approx(
+        0.4, abs=0.02
+    )
+    assert waiting.work == pytest.approx(before.work - 0.4, abs=0.02)
+    sums = [row.work + sum(wait.share for wait in row.waits) + row.open + row.rest for row in (waiting, free)]
+    assert sums[0] == pytest.approx(sums[1], abs=0.01)
+    assert not any(wait.name == "gil_wait" for wait in free.waits)
 
 
 def test_queues_stand_in_the_order_of_the_data_with_their_places(tmp_path: Path) -> None:
