@@ -1,4 +1,6 @@
-"""Who sees whom in a drafter, and the attention that keeps to it: the one place for masks and kernels.
+"""Who sees whom in a drafter, and the attention that keeps to it by SDPA, document by document.
+
+A view is that for one batch. This one runs everywhere; `dflash/flex_attention.py` has the one for GPUs.
 
 A block whose anchor sits at position `a` of its document sees that document's target states at positions
 strictly before `a`, and itself; never another block. Full layers see the whole block both ways. Sliding
@@ -25,6 +27,32 @@ full, sliding = "full_attention", "sliding_attention"
 blocks_per_call = 64
 
 
+class View(Protocol):
+    """Who sees whom in one packed batch. Views may want rows padded; padding sees nothing real."""
+
+    def attend(
+        self,
+        query: Tensor,
+        context_key: Tensor,
+        context_value: Tensor,
+        block_key: Tensor,
+        block_value: Tensor,
+        kind: str,
+    ) -> Tensor:
+        """Attention of the blocks over context and themselves in a layer of type `kind`.
+
+        query [Q, heads, D]; context_key, context_value [T, kv_heads, D]; block_key, block_value
+        [Q, kv_heads, D], all with the view's padding. `heads` is a multiple of `kv_heads`. Returns
+        [Q, heads, D].
+        """
+
+    def pad_context(self, rows: Tensor) -> Tensor:
+        """Context rows [T, …] with the padding that `attend` wants, zeros."""
+
+    def pad_blocks(self, rows: Tensor) -> Tensor:
+        """Block rows [Q, …] with the padding that `attend` wants, zeros."""
+
+
 class LayerKinds(Protocol):
     """What visibility needs to know of a drafter."""
 
@@ -47,7 +75,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockView:
+class SdpaView:
     """The blocks of a packed batch document by document, with masks for each layer type, on one device."""
 
     block_size: int
@@ -56,7 +84,7 @@ class BlockView:
     calls: dict[str, tuple[tuple[Call, ...], ...]]  # layer type: for each document
 
     @classmethod
-    def of(cls, batch: Batch, layers: LayerKinds, device: torch.device) -> BlockView:
+    def of(cls, batch: Batch, layers: LayerKinds, device: torch.device) -> SdpaView:
         """The view of `batch` for these layers. Masks are made on `device`, once for all layers of a type."""
         block_size = batch.labels.shape[1]
         counts = torch.bincount(batch.document_ids[batch.anchors], minlength=len(batch.lengths)).tolist()
@@ -72,6 +100,50 @@ class BlockView:
             for kind in sorted(set(layers.layer_types))
         }
         return cls(block_size, batch.lengths, tuple(counts), calls)
+
+    def attend(
+        self,
+        query: Tensor,
+        context_key: Tensor,
+        context_value: Tensor,
+        block_key: Tensor,
+        block_value: Tensor,
+        kind: str,
+    ) -> Tensor:
+        """See View."""
+        rows, heads, width = query.shape
+        kv_heads = context_key.shape[1]
+        # [kv_heads, heads per kv head, Q, D]: keys are broadcast over the second axis, never copied.
+        queries = query.view(rows, kv_heads, heads // kv_heads, width).permute(1, 2, 0, 3)
+        out = []
+        slots = [count * self.block_size for count in self.blocks]
+        # Split, not sliced: the gradient of a split is one concatenation, that of a slice a tensor of zeros.
+        documents = zip(
+            torch.split(queries, slots, dim=2),
+            *(
+                torch.split(x.transpose(0, 1), list(self.lengths), dim=1)
+                for x in (context_key, context_value)
+            ),
+            *(torch.split(x.transpose(0, 1), slots, dim=1) for x in (block_key, block_value)),
+            self.calls[kind],
+            strict=True,
+        )
+        for q, context_k, context_v, block_k, block_v, calls in documents:
+            first = 0
+            for call in calls:
+                own = slice(first, first := first + call.blocks * self.block_size)
+                key = torch.cat([context_k[:, call.context], block_k[:, own]], dim=1)
+                value = torch.cat([context_v[:, call.context], block_v[:, own]], dim=1)
+                out.append(_sdpa(q[:, :, own], key, value, call.mask))
+        return torch.cat(out, dim=2).permute(2, 0, 1, 3).reshape(rows, heads, width)
+
+    def pad_context(self, rows: Tensor) -> Tensor:
+        """As they are."""
+        return rows
+
+    def pad_blocks(self, rows: Tensor) -> Tensor:
+        """As they are."""
+        return rows
 
 
 def upload(tensor: Tensor, device: torch.device) -> Tensor:
@@ -107,44 +179,6 @@ def _mask(anchors: Tensor, block_size: int, context: slice, window: int | None) 
         behind = slot[:, None] - slot
         sees_block &= (behind >= 0) & (behind < window)
     return torch.cat([sees_context, sees_block], dim=1)
-
-
-def attend(
-    query: Tensor,
-    context_key: Tensor,
-    context_value: Tensor,
-    block_key: Tensor,
-    block_value: Tensor,
-    view: BlockView,
-    kind: str,
-) -> Tensor:
-    """Attention of the blocks over context and themselves.
-
-    query [Q, heads, D]; context_key, context_value [T, kv_heads, D]; block_key, block_value [Q, kv_heads, D].
-    `heads` is a multiple of `kv_heads`. Returns [Q, heads, D].
-    """
-    rows, heads, width = query.shape
-    kv_heads = context_key.shape[1]
-    # [kv_heads, heads per kv head, Q, D]: keys are broadcast over the second axis, never copied.
-    queries = query.view(rows, kv_heads, heads // kv_heads, width).permute(1, 2, 0, 3)
-    out = []
-    slots = [count * view.block_size for count in view.blocks]
-    # Split, not sliced: the gradient of a split is one concatenation, that of a slice a tensor of zeros.
-    documents = zip(
-        torch.split(queries, slots, dim=2),
-        *(torch.split(x.transpose(0, 1), list(view.lengths), dim=1) for x in (context_key, context_value)),
-        *(torch.split(x.transpose(0, 1), slots, dim=1) for x in (block_key, block_value)),
-        view.calls[kind],
-        strict=True,
-    )
-    for q, context_k, context_v, block_k, block_v, calls in documents:
-        first = 0
-        for call in calls:
-            own = slice(first, first := first + call.blocks * view.block_size)
-            key = torch.cat([context_k[:, call.context], block_k[:, own]], dim=1)
-            value = torch.cat([context_v[:, call.context], block_v[:, own]], dim=1)
-            out.append(_sdpa(q[:, :, own], key, value, call.mask))
-    return torch.cat(out, dim=2).permute(2, 0, 1, 3).reshape(rows, heads, width)
 
 
 def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:

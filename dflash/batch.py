@@ -6,6 +6,7 @@ Knows nothing of how documents are chosen or of who computes the states.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 if TYPE_CHECKING:
     from dflash.devices import Moment
+    from dflash.tiles import TileMask
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,11 @@ class Layout:
     packed: bool  # several documents may share a row
 
     @property
+    def flat(self) -> bool:
+        """One row, filled by real tokens: nothing is padding."""
+        return self.packed and self.rows == 1 and self.width == len(self.slots)
+
+    @property
     def processed_tokens(self) -> int:
         return self.rows * self.width
 
@@ -58,6 +65,7 @@ class Batch:
     labels: Tensor  # [A, b] int64
     weights: Tensor  # [A, b] float32: 0 where a slot does not count; decay included for loss "dflash"
     layout: Layout
+    tiles: Mapping[str, TileMask] | None = None  # masks by layer type, where the drafter's kernel wants them
 
     @property
     def tokens(self) -> int:

@@ -8,13 +8,16 @@ Shapes: T context tokens, Q block tokens, F taps, H hidden width, D head width.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
-from dflash.attention import BlockView, attend, full, sliding
+from dflash.attention import View, full, sliding
 from dflash.contract.config import DrafterConfig
 from dflash.contract.errors import ConfigError
 from dflash.seeded_weights import build_seeded
@@ -149,17 +152,16 @@ class Attention(nn.Module):
         self.k_norm = RMSNorm(spec.head_dim, spec.rms_eps)
 
     def forward(
-        self, x: Tensor, context: Tensor, rotations: tuple[Rotation, Rotation], view: BlockView, kind: str
+        self, x: Tensor, context: Tensor, rotations: tuple[Rotation, Rotation], view: View, kind: str
     ) -> Tensor:
         """From normed block states `x` [Q, H] and context [T, H]; rotations of context, of blocks."""
         for_context, for_blocks = rotations
-        out = attend(
+        out = view.attend(
             _rotate(self.q_norm(self._heads(self.q_proj(x))), for_blocks),
             _rotate(self.k_norm(self._heads(self.k_proj(context))), for_context),
             self._heads(self.v_proj(context)),
             _rotate(self.k_norm(self._heads(self.k_proj(x))), for_blocks),
             self._heads(self.v_proj(x)),
-            view,
             kind,
         )
         projected: Tensor = self.o_proj(out.flatten(1))
@@ -194,20 +196,71 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(spec.hidden, spec.rms_eps)
         self.mlp = MLP(spec)
 
-    def forward(
-        self, x: Tensor, context: Tensor, rotations: tuple[Rotation, Rotation], view: BlockView
-    ) -> Tensor:
+    def forward(self, x: Tensor, context: Tensor, rotations: tuple[Rotation, Rotation], view: View) -> Tensor:
         x = x + self.self_attn(self.input_layernorm(x), context, rotations, view, self._kind)
         out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
         return out
 
 
+class LayerRunner(Protocol):
+    """How a drafter's parts are run: as they are, or compiled (`dflash/compiled_drafter.py`)."""
+
+    def fuse(self, drafter: Drafter, features: Tensor) -> Tensor:
+        """`drafter.fuse(features)`."""
+
+    def run(
+        self, layer: Layer, x: Tensor, context: Tensor, rotations: tuple[Rotation, Rotation], view: View
+    ) -> Tensor:
+        """`layer(x, context, rotations, view)`."""
+
+    def close(self, norm: RMSNorm, x: Tensor) -> Tensor:
+        """`norm(x)`."""
+
+
+class PlainRunner:
+    """Parts as they are. With `checkpointing` a layer keeps its inputs, and runs again for its gradient."""
+
+    def __init__(self, *, checkpointing: bool = False) -> None:
+        self._checkpointing = checkpointing
+
+    def fuse(self, drafter: Drafter, features: Tensor) -> Tensor:
+        """See LayerRunner."""
+        return drafter.fuse(features)
+
+    def run(
+        self, layer: Layer, x: Tensor, context: Tensor, rotations: tuple[Rotation, Rotation], view: View
+    ) -> Tensor:
+        """See LayerRunner."""
+        inputs = (layer, x, context, rotations, view)
+        out: Tensor = checkpoint(_run, *inputs, **without_states) if self._checkpointing else _run(*inputs)
+        return out
+
+    def close(self, norm: RMSNorm, x: Tensor) -> Tensor:
+        """See LayerRunner."""
+        out: Tensor = norm(x)
+        return out
+
+
+def _run(
+    layer: Layer, x: Tensor, context: Tensor, rotations: tuple[Rotation, Rotation], view: View
+) -> Tensor:
+    out: Tensor = layer(x, context, rotations, view)
+    return out
+
+
+without_states: dict[str, Any] = {
+    "use_reentrant": False,
+    "preserve_rng_state": False,
+}  # nothing is random here
+
+
 class Drafter(nn.Module):
     """The whole drafter. Parameters only, no buffers: its state dict is what a checkpoint holds."""
 
-    def __init__(self, spec: DrafterSpec) -> None:
+    def __init__(self, spec: DrafterSpec, runner: LayerRunner | None = None) -> None:
         super().__init__()
         self.spec = spec
+        self.runner = runner or PlainRunner()
         self.fc = nn.Linear(len(spec.taps) * spec.hidden, spec.hidden, bias=False)
         self.hidden_norm = RMSNorm(spec.hidden, spec.rms_eps)
         self.layers = nn.ModuleList(Layer(spec, kind) for kind in spec.layer_types)
@@ -223,23 +276,27 @@ class Drafter(nn.Module):
         context_positions: Tensor,
         block_embeddings: Tensor,
         block_positions: Tensor,
-        view: BlockView,
+        view: View,
     ) -> Tensor:
         """Final block states, ready for the target's head.
 
         features [T, F*H] tapped states, ascending layers; context_positions [T]; block_embeddings [Q, H];
         block_positions [Q]. Floating inputs in the drafter's dtype. Returns [Q, H].
         """
-        context = self.hidden_norm(self.fc(features))
+        context = self.runner.fuse(self, view.pad_context(features))
         rotations = (
-            _rotation(context_positions, self.spec, self.dtype),
-            _rotation(block_positions, self.spec, self.dtype),
+            _rotation(view.pad_context(context_positions), self.spec, self.dtype),
+            _rotation(view.pad_blocks(block_positions), self.spec, self.dtype),
         )
-        x = block_embeddings
-        for layer in self.layers:
-            x = layer(x, context, rotations, view)
-        out: Tensor = self.norm(x)
-        return out
+        x = view.pad_blocks(block_embeddings)
+        for layer in cast(Iterable[Layer], self.layers):
+            x = self.runner.run(layer, x, context, rotations, view)
+        return self.runner.close(self.norm, x)[: len(block_embeddings)]
+
+    def fuse(self, features: Tensor) -> Tensor:
+        """The context that all layers read, [T, H], from tapped states [T, F*H]."""
+        context: Tensor = self.hidden_norm(self.fc(features))
+        return context
 
 
 def init_drafter(spec: DrafterSpec, seed: int) -> Drafter:

@@ -8,14 +8,17 @@ Shapes: A blocks of b slots, Q = A*b, H hidden width, V vocabulary.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 from dflash.batch import Batch
+from dflash.compiling import compiled
 
 
 def block_inputs(batch: Batch, mask_token_id: int) -> tuple[Tensor, Tensor]:
@@ -63,36 +66,88 @@ def train_objective(
         weights: [A, b] float; for "dflash" with its decay.
         loss: "dflash" or "dpace".
         dpace_alpha: smoothing, for "dpace" only.
-        chunk_blocks: blocks whose logits exist at a time, 0: all. The backward computes them again.
+        chunk_blocks: blocks whose logits exist at a time, 0: all.
     """
-    blocks, block_size = labels.shape
-    chunk = chunk_blocks or max(blocks, 1)
     alpha = dpace_alpha if loss == "dpace" else None
-    numerator = torch.zeros((), dtype=torch.float32, device=hidden.device)
-    correct = torch.zeros(block_size, dtype=torch.float32, device=hidden.device)
-    by_block = hidden.view(blocks, block_size, -1)
-    parts = zip(*(torch.split(x, chunk) for x in (by_block, labels, weights)), strict=True)
-    for states, wanted, weight in parts:
-        part, hits = checkpoint(
-            _chunk_terms, states, head, wanted, weight, alpha, use_reentrant=False, preserve_rng_state=False
+    numerator, slot_correct = _HeadLoss.apply(  # type: ignore[no-untyped-call]
+        hidden, head, labels, weights, alpha, chunk_blocks or max(len(labels), 1)
+    )
+    return ObjectiveTerms(numerator, slot_correct, (weights > 0).sum(0).float())
+
+
+class _HeadLoss(torch.autograd.Function):
+    """Loss and, at once, its gradient by the hidden states: logits are neither kept nor made twice.
+
+    The head is frozen, so nothing else has a gradient. Sums are float32, logits of the states' dtype.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        hidden: Tensor,
+        head: Tensor,
+        labels: Tensor,
+        weights: Tensor,
+        alpha: float | None,
+        chunk: int,
+    ) -> tuple[Tensor, Tensor]:
+        terms = _compiled_terms(hidden.device) if hidden.is_cuda else chunk_terms
+        numerator = torch.zeros((), dtype=torch.float32, device=hidden.device)
+        correct = torch.zeros(labels.shape[1], dtype=torch.float32, device=hidden.device)
+        gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
+        blocks = (*labels.shape, -1)
+        parts = zip(
+            torch.split(hidden.view(blocks), chunk),
+            torch.split(labels, chunk),
+            torch.split(weights, chunk),
+            strict=True,
         )
-        numerator = numerator + part
-        correct = correct + hits
-    return ObjectiveTerms(numerator, correct, (weights > 0).sum(0).float())
+        slopes = None if gradient is None else torch.split(gradient.view(blocks), chunk)
+        for index, (states, wanted, weight) in enumerate(parts):
+            logits = functional.linear(states.flatten(0, 1), head)
+            part, hits, slope = terms(logits, wanted, weight, alpha)
+            numerator += part
+            correct += hits
+            if slopes is not None:
+                torch.mm(slope, head, out=slopes[index].flatten(0, 1))
+        ctx.gradient = gradient
+        ctx.mark_non_differentiable(correct)
+        return numerator, correct
+
+    @staticmethod
+    def backward(ctx: Any, by_numerator: Tensor, _by_correct: Tensor) -> tuple[Tensor | None, ...]:
+        gradient, ctx.gradient = ctx.gradient, None
+        return (gradient.mul_(by_numerator), *(None,) * 5)
 
 
-def _chunk_terms(
-    states: Tensor, head: Tensor, labels: Tensor, weights: Tensor, dpace_alpha: float | None
-) -> tuple[Tensor, Tensor]:
-    """Numerator and [b] correct slots of some blocks. states [n, b, H]."""
-    logits = functional.linear(states, head)
-    entropy = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="none")
-    entropy = entropy.view(labels.shape).float()
+def chunk_terms(
+    logits: Tensor, labels: Tensor, weights: Tensor, dpace_alpha: float | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Numerator, correct slots [b] and the numerator's gradient by `logits` [n*b, V], of blocks [n, b]."""
+    wide = logits.float()
+    flat = labels.flatten()
+    log_sum = wide.logsumexp(-1)
+    entropy = (log_sum - wide.gather(-1, flat[:, None])[:, 0]).view(labels.shape)
+    counted = weights > 0
     if dpace_alpha is not None:
-        weights = weights * _dpace_weights(entropy.detach(), weights, dpace_alpha)
-    numerator = (entropy * weights).sum()
-    hits = (logits.detach().argmax(-1) == labels) & (weights > 0)
-    return numerator, hits.sum(0).float()
+        weights = weights * _dpace_weights(entropy, weights, dpace_alpha)
+    hits = (wide.argmax(-1) == flat).view(labels.shape) & counted
+    wanted = torch.arange(wide.shape[-1], device=wide.device) == flat[:, None]
+    slope = ((wide - log_sum[:, None]).exp() - wanted.float()) * weights.flatten()[:, None]
+    return (entropy * weights).sum(), hits.sum(0).float(), slope.to(logits.dtype)
+
+
+@functools.cache
+def _compiled_terms(_device: torch.device) -> Callable[..., tuple[Tensor, Tensor, Tensor]]:
+    """Few passes over the logits where there would be ten. One for each device: it is compiled for it."""
+    run = compiled(chunk_terms, dynamic=None)
+
+    def run_on_any_number(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+        for rows in (logits, *rest[:2]):
+            torch._dynamo.maybe_mark_dynamic(rows, 0)
+        return run(logits, *rest)
+
+    return run_on_any_number
 
 
 def _dpace_weights(entropy: Tensor, weights: Tensor, alpha: float) -> Tensor:

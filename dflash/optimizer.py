@@ -28,9 +28,10 @@ def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What one optimizer step did. `grad_norm` is before clipping, a scalar on the device."""
+    """What one optimizer step did; scalars on the device."""
 
-    grad_norm: Tensor
+    grad_norm: Tensor  # before clipping
+    skipped: Tensor  # 1: the gradient was not finite, and nothing was changed
     lr: float
 
 
@@ -54,26 +55,43 @@ class Optimizer:
             betas=(config.beta1, config.beta2),
             eps=config.eps,
             weight_decay=config.weight_decay,
-            fused=self._parameters[0].is_cuda,
+            fused=True,
         )
 
-    def step(self, gradients: Sequence[Tensor]) -> StepResult:
-        """One update from float32 `gradients` (clipped in place), in parameter order."""
+    def step(self, gradients: Sequence[Tensor], *, sound: Tensor | None = None) -> StepResult:
+        """One update from float32 `gradients`, in parameter order; they are written over.
+
+        Clipping and skipping happen inside the fused kernel: no pass over the gradients and no wait for the
+        device. `sound`: scalar bool on the device, False skips the update too.
+        """
         lr = learning_rate(self.config, self.steps_done, self.total_steps)
         for group in self._adamw.param_groups:
             group["lr"] = lr
         for master, gradient in zip(self._masters, gradients, strict=True):
             master.grad = gradient
         norm = torch.nn.utils.get_total_norm(gradients)
-        if self.config.clip_norm > 0:
-            torch.nn.utils.clip_grads_with_norm_(self._masters, self.config.clip_norm, norm)
+        fine = norm.isfinite() if sound is None else norm.isfinite() & sound
+        # What GradScaler hands to fused optimizers: gradients are divided by the one, skipped by the other.
+        self._adamw.grad_scale = self._divisor(norm)  # type: ignore[attr-defined]
+        self._adamw.found_inf = (~fine).float()  # type: ignore[attr-defined]
         self._adamw.step()
-        for master, parameter in zip(self._masters, self._parameters, strict=True):
+        for master in self._masters:
             master.grad = None
-            if parameter.dtype != torch.float32:
-                parameter.data.copy_(master)
+        rounded = [
+            (p.data, m)
+            for p, m in zip(self._parameters, self._masters, strict=True)
+            if p.data_ptr() != m.data_ptr()
+        ]
+        if rounded:
+            torch._foreach_copy_([to for to, _ in rounded], [master for _, master in rounded])
         self.steps_done += 1
-        return StepResult(norm, lr)
+        return StepResult(norm, (~fine).float(), lr)
+
+    def _divisor(self, norm: Tensor) -> Tensor:
+        """By what gradients of this norm are divided so that they come out clipped; as torch's clip does."""
+        if self.config.clip_norm == 0:
+            return torch.ones_like(norm)
+        return ((norm + 1e-6) / self.config.clip_norm).clamp(min=1.0)
 
     def state(self) -> dict[str, Tensor]:
         """Masters and moments by name, enough to go on exactly."""

@@ -40,14 +40,21 @@ class TargetConfig:
     )
     attention: str = knob(
         "auto",
-        help="attention kernel of the target",
-        choices=("auto", "sdpa", "eager", "flash_attention_2"),
+        help="attention kernel of the target; auto: variable-length on CUDA where it serves, else sdpa",
+        choices=("auto", "varlen", "sdpa", "eager", "flash_attention_2"),
         neutral=True,
     )
     layout: str = knob(
         "auto",
-        help="rows given to the target; auto: packed where documents are proven not to leak, else padded",
-        choices=("auto", "packed", "padded"),
+        help="rows given to the target; auto: flat, else packed, where documents are proven not to leak, "
+        "else padded",
+        choices=("auto", "flat", "packed", "padded"),
+        neutral=True,
+    )
+    compile: str = knob(
+        "auto",
+        help="compile the target's layers; auto: on CUDA, unless they are narrow",
+        choices=("auto", "on", "off"),
         neutral=True,
     )
     seed: int = knob(0, help="seed of random:SHAPE weights", low=0, neutral=False)
@@ -165,7 +172,12 @@ class WindowConfig:
 class PipelineConfig:
     """How the work is spread."""
 
-    split: str = knob("1-1", help="targets-drafters, for example 3-1", neutral=True, short="split")
+    split: str = knob(
+        "1-1",
+        help="targets-drafters, for example 3-1; colocated-N: N devices, each a target and a drafter",
+        neutral=True,
+        short="split",
+    )
     token_budget: int = knob(8192, help="tokens in one batch, at most", unit="tokens", low=16, neutral=True)
     prefetch_depth: int = knob(8, help="batches waiting for targets, at most", low=1, high=1024, neutral=True)
 
@@ -195,8 +207,8 @@ class TransportConfig:
     )
     dispatch: str = knob(
         "preset",
-        help="which drafter a batch goes to",
-        choices=("preset", "round_robin", "least_depth"),
+        help="which drafter a batch goes to; local: to the one of its target's number",
+        choices=("preset", "round_robin", "least_depth", "local"),
         neutral=True,
     )
     depth: int = knob(2, help="batches waiting in each queue, at most", low=1, high=1024, neutral=True)
@@ -256,32 +268,39 @@ class RunConfig:
     deterministic: bool = knob(False, help="deterministic kernels only", neutral=True)
 
 
+colocated = "colocated"
+
+
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Numbers of target and drafter devices."""
+    """Numbers of targets and drafters, and whether each pair of them has one device."""
 
     targets: int
     drafters: int
+    colocated: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Split:
-        """`"3-1"` as Split(3, 1). Raises ConfigError."""
-        parts = text.split("-")
-        if len(parts) != 2 or not all(p.isdecimal() and p.isascii() and int(p) > 0 for p in parts):
+        """`"3-1"` as Split(3, 1), `"colocated-2"` as Split(2, 2, colocated=True). Raises ConfigError."""
+        first, _, second = text.partition("-")
+        together = first == colocated
+        numbers = (second, second) if together else (first, second)
+        if not all(n.isdecimal() and n.isascii() and int(n) > 0 for n in numbers):
             raise ConfigError(
                 f"{text!r} is not a split",
                 where="pipeline.split",
                 found=repr(text),
-                expected="TARGETS-DRAFTERS, each 1 or more, for example 3-1",
+                expected="TARGETS-DRAFTERS or colocated-DEVICES, each 1 or more, for example 3-1",
             )
-        return cls(int(parts[0]), int(parts[1]))
+        return cls(int(numbers[0]), int(numbers[1]), together)
 
     @property
     def devices(self) -> int:
-        return self.targets + self.drafters
+        """Devices when nobody shares one but colocated pairs."""
+        return self.targets if self.colocated else self.targets + self.drafters
 
     def __str__(self) -> str:
-        return f"{self.targets}-{self.drafters}"
+        return f"{colocated}-{self.targets}" if self.colocated else f"{self.targets}-{self.drafters}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +322,9 @@ presets = {
     "pinned": ("per_drafter", "pinned", "least_depth"),
     "peer": ("per_drafter", "peer", "least_depth"),
 }
+
+
+colocated_transport = ("per_drafter", "peer", "local")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,6 +357,9 @@ class TrainConfig:
 
     @property
     def transport_choice(self) -> TransportChoice:
+        """Queue, path and dispatch in force. A colocated split has its own: nothing leaves a device."""
+        if self.split.colocated:
+            return TransportChoice(*colocated_transport, self.transport.depth)
         chosen = (self.transport.queue, self.transport.path, self.transport.dispatch)
         queue, path, dispatch = (
             own if own != "preset" else given
@@ -444,6 +469,24 @@ def _check_together(config: TrainConfig) -> None:
             expected=f"{budget} × {split.drafters} drafters = {budget * split.drafters} or more",
             remedy="raise window.tokens, lower pipeline.token_budget, or use fewer drafters",
         )
+    _check_colocated(config)
     taps = config.drafter.taps
     if any(b <= a for a, b in itertools.pairwise(taps)) or any(t < 0 for t in taps):
         raise ConfigError("taps must be ascending layer numbers, each once", where="drafter.taps", found=taps)
+
+
+def _check_colocated(config: TrainConfig) -> None:
+    """What must not be asked of a split that trains each batch where it was made."""
+    if not config.split.colocated:
+        return
+    given = (config.transport.queue, config.transport.path, config.transport.dispatch)
+    for name, own, fixed in zip(("queue", "path", "dispatch"), given, colocated_transport, strict=True):
+        if own not in ("preset", fixed):
+            raise ConfigError(
+                "a colocated split copies nothing: each batch is trained where it was made",
+                where=f"transport.{name}",
+                found=own,
+                expected=f"preset or {fixed}",
+                remedy=f"leave transport.{name} alone, or use split "
+                f"{config.split.targets}-{config.split.drafters} with devices.gpus",
+            )

@@ -5,7 +5,7 @@ import random
 import pytest
 import torch
 
-from dflash.attention import BlockView, upload
+from dflash.attention import SdpaView, upload
 from dflash.batch import Batch, Layout, WindowInfo
 from dflash.contract.config import load_config
 from dflash.drafter import DrafterSpec, init_drafter
@@ -63,7 +63,7 @@ class Side:
     def train(self, batch):
         """Taps, and the numerator with gradients in the drafter."""
         taps = self.target.forward(batch)
-        view = BlockView.of(batch, self.drafter.spec, self.device)
+        view = SdpaView.of(batch, self.drafter.spec, self.device)
         ids, positions = (upload(x, self.device) for x in block_inputs(batch, mask_token_id))
         embedded = torch.nn.functional.embedding(ids, self.embedding)
         hidden = self.drafter(taps, upload(batch.positions, self.device), embedded, positions, view)

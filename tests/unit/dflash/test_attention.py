@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from dflash import attention
-from dflash.attention import BlockView, attend, full, sliding
+from dflash.attention import SdpaView, full, sliding
 
 cpu = torch.device("cpu")
 
 
 def view_of(batch, kinds=(full, sliding), window=6):
-    return BlockView.of(batch, SimpleNamespace(layer_types=kinds, sliding_window=window), cpu)
+    return SdpaView.of(batch, SimpleNamespace(layer_types=kinds, sliding_window=window), cpu)
 
 
 def dense_mask(batch, kind, window):
@@ -75,7 +75,7 @@ def test_equals_dense_attention_over_the_written_rule(kind, seed, blocks_per_cal
     batch = make_batch([[1] * n for n in lengths], anchors, 4)
     query, context, blocks = draw_tensors(batch)
 
-    out = attend(query, *context, *blocks, view_of(batch), kind)
+    out = view_of(batch).attend(query, *context, *blocks, kind)
 
     expected = dense_attention(query, context, blocks, dense_mask(batch, kind, 6))
     torch.testing.assert_close(out.double(), expected, rtol=1e-5, atol=1e-5)

@@ -4,7 +4,7 @@ import random
 import pytest
 import torch
 
-from dflash.attention import BlockView, full, sliding
+from dflash.attention import SdpaView, full, sliding
 from dflash.contract.config import DrafterConfig
 from dflash.contract.errors import ConfigError
 from dflash.drafter import DrafterSpec, init_drafter
@@ -42,7 +42,7 @@ def run(drafter, batch, features):
     """Block states by block, [A, b, H]."""
     embedding = torch.randn(50, spec.hidden, generator=torch.Generator().manual_seed(8))
     ids, positions = block_inputs(batch, spec.mask_token_id)
-    view = BlockView.of(batch, spec, cpu)
+    view = SdpaView.of(batch, spec, cpu)
     out = drafter(features, batch.positions, embedding[ids], positions, view)
     return out.view(len(batch.anchors), spec.block_size, -1)
 
@@ -211,7 +211,7 @@ def test_shifting_all_positions_changes_nothing_shifting_only_blocks_does(make_b
     drafter, features = init_drafter(spec, 0), make_features(batch)
     embedding = torch.randn(50, spec.hidden, generator=torch.Generator().manual_seed(8))
     ids, positions = block_inputs(batch, spec.mask_token_id)
-    view = BlockView.of(batch, spec, cpu)
+    view = SdpaView.of(batch, spec, cpu)
 
     def out(context_shift, block_shift):
         with torch.no_grad():
@@ -235,7 +235,7 @@ def test_bfloat16_stays_near_float32(make_batch):
         drafter = init_drafter(spec, 0).to(torch.bfloat16)
         embedding = torch.randn(50, spec.hidden, generator=torch.Generator().manual_seed(8)).bfloat16()
         ids, positions = block_inputs(batch, spec.mask_token_id)
-        view = BlockView.of(batch, spec, cpu)
+        view = SdpaView.of(batch, spec, cpu)
         rough = drafter(features.bfloat16(), batch.positions, embedding[ids], positions, view)
     assert rough.dtype == torch.bfloat16
     error = (rough.float() - exact.flatten(0, 1)).norm() / exact.norm()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dflash.attention import BlockView
+from dflash.attention import SdpaView
 from dflash.batch import Batch
 from dflash.drafter import Drafter, DrafterSpec
 from dflash.objective import ObjectiveTerms, block_inputs, train_objective
@@ -71,7 +71,7 @@ def run_case(
         batch.positions,
         embedding[ids],
         positions,
-        BlockView.of(batch, drafter.spec, cpu),
+        SdpaView.of(batch, drafter.spec, cpu),
     )
     terms = train_objective(
         hidden,
