@@ -19,13 +19,13 @@ import torch
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DFlashError
 from dflash.contract.link_facts import LinkDevice, LinkEdge, LinkFacts, host
+from dflash.contract.numa import node_of_gpu, node_of_memory, read_nodes, system
 from dflash.contract.rundir import utc_now
 from dflash.crossings import Crossing, word_bytes
 from dflash.devices import Device, wants_cuda
 from dflash.link_ends import CudaEnds, Ends, LogicalEnds
 from dflash.link_findings import judge_links
 from dflash.link_timing import measure_latency, measure_rates
-from dflash.numa import iommu_is_on, machine_nodes, node_of_gpu, node_of_memory, system
 
 Way = tuple[str, str, str]  # src, dst, path
 host_paths = ("pinned", "pageable")
@@ -118,13 +118,12 @@ class LinkProbe:
         return None if address is None else node_of_memory(address, self._root)
 
     def _facts(self) -> LinkFacts:
-        nodes, iommu = machine_nodes(self._root), iommu_is_on(self._root)
         facts = LinkFacts(
             measured_utc=utc_now(),
             emulated=self._ends.emulated,
             torch=str(torch.__version__),
-            numa_nodes=nodes,
-            iommu=iommu,
+            numa_nodes=tuple(read_nodes(self._root)) or None,
+            iommu=iommu_is_on(self._root),
             numactl=shutil.which("numactl") is not None,
             devices=tuple(map(self._describe, self._ends.devices)),
             edges=tuple(LinkEdge(src=s, dst=d, path=p, **row) for (s, d, p), row in self._rows.items()),
@@ -144,3 +143,11 @@ class LinkProbe:
             numa_node=node,
             numa_reason=reason,
         )
+
+
+def iommu_is_on(root: Path = system) -> bool | None:
+    """Whether devices sit in IOMMU groups, which can spoil copies between GPUs; None: it is not said."""
+    try:
+        return any((root / "sys/kernel/iommu_groups").iterdir())
+    except OSError:
+        return None

@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from dflash.contract.cgroup import MemoryCgroup
-from profiler.numa import gpu_node, read_nodes
+from dflash.contract.numa import node_of_gpu, read_nodes
 from profiler.samplers.sensors import GpuDevice
 from profiler.visible_devices import NoneVisible, visible_devices
 
@@ -37,7 +37,7 @@ def describe_hardware(
         "cgroup_limit_bytes": limit_bytes,
         "memory_limit_bytes": min(memory_bytes, limit_bytes or memory_bytes),
         "numa_nodes": {str(node): cpus for node, cpus in read_nodes().items()},
-        "gpus": [{**device.facts(), "numa_node": gpu_node(device.pci_bus_id)} for device in gpus],
+        "gpus": [{**device.facts(), "numa_node": node_of_gpu(device.pci_bus_id)[0]} for device in gpus],
         "no_gpus": no_gpus,
         **_describe_visible(gpus, environ),
     }

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+from dflash.contract.numa import memory_by_node, read_nodes
 from profiler.launcher import descendants
-from profiler.numa import memory_by_node, read_nodes
 from profiler.samplers.base import Reading, Sampler
 
 cost_share = 0.001

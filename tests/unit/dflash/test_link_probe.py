@@ -16,7 +16,7 @@ from dflash.contract.link_facts import LinkFacts, host
 from dflash.crossings import Crossing, LogicalCrossing
 from dflash.devices import LogicalDevice
 from dflash.link_ends import HostMemory, LogicalEnds, logical_copy_s
-from dflash.link_probe import LinkProbe, measure_links
+from dflash.link_probe import LinkProbe, iommu_is_on, measure_links
 from profiler.records import decode
 
 
@@ -175,3 +175,11 @@ def test_gpus_that_must_be_there_and_are_not_are_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(DeviceError, match="no GPU"):
         measure_links(load_config(None, ["devices.kind=cuda"]), 8_000)
+
+
+def test_the_iommu_is_on_where_devices_sit_in_groups(tmp_path: Path) -> None:
+    assert iommu_is_on(tmp_path) is None
+    (tmp_path / "sys/kernel/iommu_groups").mkdir(parents=True)
+    assert iommu_is_on(tmp_path) is False
+    (tmp_path / "sys/kernel/iommu_groups/0").mkdir()
+    assert iommu_is_on(tmp_path) is True
