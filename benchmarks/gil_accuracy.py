@@ -22,6 +22,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -102,10 +105,36 @@ def read_schedule(pid: int, tid: int) -> tuple[float, float]:
     return int(run_ns) / 1e9, int(wait_ns) / 1e9
 
 
-def measure(python: str, library: Path, folder: Path, name: str, seconds: float) -> dict[str, Any]:
-    """One case: sampled from here while the shim counts."""
+@dataclass(frozen=True)
+class Program:
+    """The sampled program while it runs; `gil` is what it publishes, and its `threads`."""
+
+    pid: int
+    gil: dict[str, Any]
+    memory: mmap.mmap
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What is known of every thread up to one moment: totals in seconds since the program's start."""
+
+    at_s: float
+    waits: dict[int, tuple[float, float, int]]  # as the shim counts them, see `read_truth`
+    schedule: dict[int, tuple[float, float]]  # see `read_schedule`
+
+    @classmethod
+    def now(cls, child: Program) -> Counts:
+        return cls(
+            time.monotonic(),
+            read_truth(child.memory),
+            {tid: read_schedule(child.pid, tid) for tid in child.gil.get("threads", ())},
+        )
+
+
+@contextmanager
+def running(python: str, library: Path, truth: Path, name: str) -> Iterator[Program]:
+    """One case's program under the shim, which counts into the file `truth`; killed at the end."""
     roles, of_milliseconds = cases[name]
-    truth = folder / "truth"
     truth.write_bytes(bytes(slots * slot.size))
     env = {
         **os.environ,
@@ -115,54 +144,41 @@ def measure(python: str, library: Path, folder: Path, name: str, seconds: float)
         "PYTHONDONTWRITEBYTECODE": "1",
         **({"GIL_TRUTH_CPU": "1"} if of_milliseconds else {}),
     }
+    command = [python, "-c", program, *roles]
     with (
-        subprocess.Popen(
-            [python, "-c", program, *roles], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env
-        ) as child,
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env) as child,
         truth.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as memory,
     ):
-        assert child.stdout is not None
-        gil = json.loads(child.stdout.readline())
-        if "reason" in gil:
+        try:
+            assert child.stdout is not None
+            yield Program(child.pid, json.loads(child.stdout.readline()), memory)
+        finally:
             child.kill()
+
+
+def measure(python: str, library: Path, folder: Path, name: str, seconds: float) -> dict[str, Any]:
+    """One case: sampled from here while the shim counts."""
+    roles, of_milliseconds = cases[name]
+    log_path = folder / "samples.arrow"
+    with running(python, library, folder / "truth", name) as child:
+        gil = child.gil
+        if "reason" in gil:
             return {"case": name, "python": gil["python"], "reason": gil["reason"]}
         time.sleep(1.0)
-        log_path = folder / "samples.arrow"
         thread = SamplerThread(GilWaitSampler(lambda: gil, os.getpid()), ArrowLog(log_path, sample_schema))
-        begin_s, waited, ran = (
-            time.monotonic(),
-            read_truth(memory),
-            {t: read_schedule(child.pid, t) for t in gil["threads"]},
-        )
+        before = Counts.now(child)
         thread.start()
         time.sleep(seconds)
-        lasted_s, waited_after = time.monotonic() - begin_s, read_truth(memory)
-        ran_after = {t: read_schedule(child.pid, t) for t in gil["threads"]}
+        after = Counts.now(child)
         report = thread.stop()
-        child.kill()
     sampled, sweeps = read_samples(log_path)
     log_path.unlink()
-    rows = []
-    for role, tid in zip(roles, gil["threads"], strict=True):
-        waited_s, ready_in_it_s, waits = (
-            b - a for a, b in zip(waited.get(tid, none), waited_after.get(tid, none), strict=True)
-        )
-        cpu_s, ready_s = (b - a for a, b in zip(ran[tid], ran_after[tid], strict=True))
-        found = sampled.get(tid, 0) / sweeps
-        low, high = (waited_s - ready_in_it_s) / lasted_s, waited_s / lasted_s
-        rows.append(
-            {
-                "thread": role,
-                "truth": round(low, 4),
-                "truth_with_cpu_wait": round(high, 4),
-                "sampled": round(found, 4),
-                "off_points": round(100 * (max(found - high, 0.0) + min(found - low, 0.0)), 2),
-                "waits_per_s": round(waits / lasted_s),
-                "cpu_share": round(cpu_s / lasted_s, 4),
-                "cpu_wait_share": round(ready_s / lasted_s, 4),
-            }
-        )
+    rows = [
+        compare(role, tid, sampled.get(tid, 0) / sweeps, before, after)
+        for role, tid in zip(roles, gil["threads"], strict=True)
+    ]
+    lasted_s = after.at_s - before.at_s
     return {
         "case": name,
         "of_milliseconds": of_milliseconds,
@@ -172,6 +188,27 @@ def measure(python: str, library: Path, folder: Path, name: str, seconds: float)
         "sampler_cpu_share": round(report.cpu_s / lasted_s, 4),
         "worst_off_points": max(abs(row["off_points"]) for row in rows),
         "threads": rows,
+    }
+
+
+def compare(role: str, tid: int, found: float, before: Counts, after: Counts) -> dict[str, Any]:
+    """One thread: the sampled share `found` beside both truths."""
+    lasted_s = after.at_s - before.at_s
+    pairs = zip(before.waits.get(tid, none), after.waits.get(tid, none), strict=True)
+    waited_s, ready_in_it_s, waits = (end - start for start, end in pairs)
+    cpu_s, ready_s = (
+        end - start for start, end in zip(before.schedule[tid], after.schedule[tid], strict=True)
+    )
+    low, high = (waited_s - ready_in_it_s) / lasted_s, waited_s / lasted_s
+    return {
+        "thread": role,
+        "truth": round(low, 4),
+        "truth_with_cpu_wait": round(high, 4),
+        "sampled": round(found, 4),
+        "off_points": round(100 * (max(found - high, 0.0) + min(found - low, 0.0)), 2),
+        "waits_per_s": round(waits / lasted_s),
+        "cpu_share": round(cpu_s / lasted_s, 4),
+        "cpu_wait_share": round(ready_s / lasted_s, 4),
     }
 
 
