@@ -84,7 +84,8 @@ class SearchSpace:
                 "the starting configuration cannot run on this machine",
                 where="pipeline.split",
                 found=reason,
-                remedy="start from a smaller split, for example --set pipeline.split=1-1",
+                remedy="start from a smaller split, for example --set pipeline.split=1-1, or colocated-1 "
+                "on a single device",
             )
 
     @property
@@ -142,9 +143,18 @@ class SearchSpace:
             config = self.config(values)
         except ConfigError as error:
             return f"{error.what} ({error.where}: {error.found}, expected {error.expected})"
-        if config.split.devices > self.devices:
-            return f"split {config.split} needs {config.split.devices} devices, {self.devices} are there"
+        if config.device_count > self.devices:
+            return f"split {config.split} needs {config.device_count} devices, {self.devices} are there"
+        if config.split.colocated and config.transport.preset != self._preset_of_colocated:
+            return f"split {config.split} copies nothing, so transport.preset makes no difference"
         return None
+
+    @cached_property
+    def _preset_of_colocated(self) -> str:
+        """The one preset that colocated splits are tried with: the one whose neighbours they are."""
+        given = self.base.transport.preset
+        choices = next((d.choices for d in self.dimensions if d.path == "transport.preset"), (given,))
+        return "peer" if "peer" in choices and not self.base.split.colocated else given
 
     def describe(self) -> dict[str, list[Any]]:
         """{path: choices}, for JSON."""
@@ -188,14 +198,16 @@ def _device_count(base: TrainConfig, machine: Machine, max_logical: int) -> int:
             remedy="--set devices.kind=logical searches over emulated devices",
         )
     if is_emulated(base, machine):
-        return max(max_logical, base.split.devices)
+        return max(max_logical, base.device_count)
     return len(machine.gpus)
 
 
 def _splits(devices: int) -> list[str]:
-    """Every split that fits, fewest devices first, then fewest drafters."""
-    pairs = [(t, d) for t in range(1, devices) for d in range(1, devices - t + 1)]
-    return [str(Split(t, d)) for t, d in sorted(pairs, key=lambda pair: (sum(pair), pair[1]))]
+    """Every split that fits, fewest devices first, then fewest drafters, colocated ones behind others."""
+    apart = [Split(t, d) for t in range(1, devices) for d in range(1, devices - t + 1)]
+    together = [Split(n, n, colocated=True) for n in range(1, devices + 1)]
+    order = sorted([*apart, *together], key=lambda split: (split.devices, split.colocated, split.drafters))
+    return [str(split) for split in order]
 
 
 def _powers_of_two(low: int, high: int) -> list[int]:

@@ -181,7 +181,7 @@ class DeviceSet:
 
 
 def open_devices(config: TrainConfig) -> DeviceSet:
-    """Targets on devices 0…T-1, drafters on T…T+D-1, wrapping round where `devices.gpus` lets roles share.
+    """Targets on devices 0…T-1, drafters on T…T+D-1 (colocated: 0…D-1), wrapping round where they must share.
 
     Roles on one device get the same object: between them nothing needs to be copied. Raises DeviceError when
     there are too few GPUs.
@@ -189,8 +189,11 @@ def open_devices(config: TrainConfig) -> DeviceSet:
     split, count = config.split, config.device_count
     devices: Sequence[Device]
     devices = _cuda_devices(config) if wants_cuda(config) else [LogicalDevice(i) for i in range(count)]
-    spread = tuple(devices[role % count] for role in range(split.targets + split.drafters))
-    return DeviceSet(spread[: split.targets], spread[split.targets :])
+    first_drafter = 0 if split.colocated else split.targets
+    return DeviceSet(
+        tuple(devices[i % count] for i in range(split.targets)),
+        tuple(devices[(first_drafter + i) % count] for i in range(split.drafters)),
+    )
 
 
 def wants_cuda(config: TrainConfig) -> bool:

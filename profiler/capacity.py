@@ -48,8 +48,11 @@ class StageLoad:
 
     @property
     def occupied(self) -> float:
-        """Share of time in which more input or more room would not have helped."""
-        return max(1.0 - self.waiting, 0.0)
+        """Share of time in which more input or more room would not have helped.
+
+        A device that is busy for the role it is shared with is not free either.
+        """
+        return max(1.0 - self.waiting + self.wait("device_wait"), 0.0)
 
     def wait(self, name: str) -> float:
         """Share of time in one wait; 0 when it never waited so."""

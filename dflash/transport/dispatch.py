@@ -14,8 +14,8 @@ from typing import Protocol
 class Dispatch(Protocol):
     """Chooses a home for each batch."""
 
-    def reserve(self, tokens: int) -> int:
-        """The drafter the next batch goes to, charged with `tokens`."""
+    def reserve(self, tokens: int, target: int = 0) -> int:
+        """The drafter that the next batch of `target` goes to, charged with `tokens`."""
 
     def release(self, drafter: int, tokens: int) -> None:
         """A batch charged to `drafter` has been trained on."""
@@ -29,10 +29,10 @@ class _Ledger:
         self._reserved_tokens = [0] * drafters
         self._last = drafters - 1
 
-    def reserve(self, tokens: int) -> int:
+    def reserve(self, tokens: int, target: int = 0) -> int:
         """See Dispatch."""
         with self._lock:
-            chosen = self._choose(self._reserved_tokens)
+            chosen = self._choose(self._reserved_tokens, target)
             self._reserved_tokens[chosen] += tokens
             self._last = chosen
             return chosen
@@ -47,24 +47,31 @@ class _Ledger:
         with self._lock:
             return tuple(self._reserved_tokens)
 
-    def _choose(self, reserved_tokens: Sequence[int]) -> int:
+    def _choose(self, reserved_tokens: Sequence[int], target: int) -> int:
         raise NotImplementedError
 
 
 class RoundRobin(_Ledger):
     """In turn, whatever the lengths."""
 
-    def _choose(self, reserved_tokens: Sequence[int]) -> int:
+    def _choose(self, reserved_tokens: Sequence[int], target: int) -> int:  # noqa: ARG002 - all alike
         return (self._last + 1) % len(reserved_tokens)
 
 
 class LeastDepth(_Ledger):
     """The one with the fewest tokens under way; among equals, the next in turn."""
 
-    def _choose(self, reserved_tokens: Sequence[int]) -> int:
+    def _choose(self, reserved_tokens: Sequence[int], target: int) -> int:  # noqa: ARG002 - all alike
         count = len(reserved_tokens)
         in_turn = [(self._last + 1 + step) % count for step in range(count)]
         return min(in_turn, key=lambda drafter: reserved_tokens[drafter])
 
 
-dispatches = {"round_robin": RoundRobin, "least_depth": LeastDepth}
+class Local(_Ledger):
+    """The one of the target's number: its own device where the split is colocated, or even and shared."""
+
+    def _choose(self, reserved_tokens: Sequence[int], target: int) -> int:
+        return target % len(reserved_tokens)
+
+
+dispatches = {"round_robin": RoundRobin, "least_depth": LeastDepth, "local": Local}

@@ -40,7 +40,7 @@ class Transport:
         Raises the abort cause.
         """
         tokens = item.batch.tokens
-        item.home = self._dispatch.reserve(tokens)
+        item.home = self._dispatch.reserve(tokens, target)
         item.slot = Shipment(tokens)
         channel = self._queues.of(item.home)
         probe.mark("dispatch", **facts(item), channel=channel.name, value=float(item.home))

@@ -38,13 +38,16 @@ def moved_device(
 ) -> tuple[dict[str, Scalar], float | None]:
     """The split with a device moved (+1: target to drafter, -1: back), and tokens/s its stages would allow.
 
-    Knobs are empty where that split is not possible; the rate is None where a stage's own is unknown. It is
+    Knobs are empty where that split is not possible, or where roles share devices, so that there is none to
+    move; the rate is None where a stage's own is unknown. It is
     an upper bound by proportion: it knows nothing of links, memory or waits.
     """
     config = timeline.config
     if config is None:
         return {}, None
     split = config.split
+    if config.device_count < split.targets + split.drafters:
+        return {}, None
     knobs: dict[str, Scalar] = {
         "pipeline.split": f"{split.targets - to_drafters}-{split.drafters + to_drafters}"
     }

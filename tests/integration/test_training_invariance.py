@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from dflash.contract.config import TrainConfig, load_config
+from dflash.contract.events import Probe, event_schema
 from dflash.trainer import TrainResult, prepare
 
 small = (
@@ -26,6 +27,16 @@ small = (
     "run.max_steps=3",
     "run.checkpoint_every=-1",
 )
+
+
+class ListLog:
+    """Keeps event rows as dicts."""
+
+    def __init__(self) -> None:
+        self.rows: list[dict] = []
+
+    def append(self, row: tuple) -> None:
+        self.rows.append(dict(zip(event_schema.names, row, strict=True)))
 
 
 def configure(*changes: str) -> TrainConfig:
@@ -61,6 +72,18 @@ def test_splits_and_transports_give_the_same_update(split: str, preset: str, ref
 def test_roles_that_share_devices_give_the_same_update(shared: str, reference: TrainResult) -> None:
     split, _, gpus = shared.split()
     assert_same_update(train(f"split={split}", f"devices.gpus={gpus}"), reference)
+
+
+@pytest.mark.parametrize("split", ["colocated-1", "colocated-2", "colocated-3"])
+def test_colocated_splits_give_the_same_update_and_copy_nothing(split: str, reference: TrainResult) -> None:
+    log = ListLog()
+    config = configure(f"split={split}", "pipeline.token_budget=128")
+    assert_same_update(prepare(config, probe=Probe(log, "trainer")).run(), reference)
+    assert [row for row in log.rows if row["name"] == "copy"] == []
+    where = {(row["batch"], row["name"]): row["device"] for row in log.rows}
+    assert all(
+        where[batch, "forward"] == where[batch, "backward"] for batch, name in where if name == "backward"
+    )
 
 
 @pytest.mark.parametrize("budget", [64, 128, 512])

@@ -32,7 +32,7 @@ def test_impossible_combinations_say_why_and_are_not_among_the_configurations(sp
 def test_logical_space_keeps_to_few_devices(machine, base_of):
     space = default_space(base_of(), machine)
     splits, budgets, *_ = space.dimensions
-    assert splits.choices == ("1-1", "2-1", "1-2")
+    assert splits.choices == ("colocated-1", "1-1", "colocated-2", "2-1", "1-2", "colocated-3")
     assert budgets.choices == (256, 512, 1024, 2048, 4096)
     assert space.baseline in space.configurations
 
@@ -40,7 +40,29 @@ def test_logical_space_keeps_to_few_devices(machine, base_of):
 def test_gpu_space_uses_every_device(gpu_machine, base_of):
     config = base_of("devices.kind=auto")
     space = default_space(config, gpu_machine(4))
-    assert set(space.dimensions[0].choices) == {"1-1", "2-1", "1-2", "3-1", "2-2", "1-3"}
+    apart = {"1-1", "2-1", "1-2", "3-1", "2-2", "1-3"}
+    assert set(space.dimensions[0].choices) == apart | {f"colocated-{n}" for n in (1, 2, 3, 4)}
+
+
+def test_a_colocated_split_is_tried_with_one_transport_only(gpu_machine, base_of):
+    space = default_space(base_of("devices.kind=auto", "transport.preset=host"), gpu_machine(2))
+    colocated = [v for v in space.configurations if v["pipeline.split"] == "colocated-2"]
+    assert {values["transport.preset"] for values in colocated} == {"peer"}
+    assert "makes no difference" in space.why_not({**colocated[0], "transport.preset": "host"})
+
+
+def test_a_colocated_start_keeps_its_transport(gpu_machine, base_of):
+    config = base_of("devices.kind=auto", "transport.preset=host", "pipeline.split=colocated-1")
+    space = default_space(config, gpu_machine(1))
+    assert space.dimensions[0].choices == ("colocated-1",)
+    assert space.baseline in space.configurations
+
+
+def test_roles_that_share_devices_need_no_more_of_them(gpu_machine, base_of):
+    space = default_space(
+        base_of("devices.kind=auto", "pipeline.split=2-1", "devices.gpus=1"), gpu_machine(1)
+    )
+    assert space.baseline["pipeline.split"] == "2-1"
 
 
 def test_odd_starting_values_join_the_choices(machine, base_of):

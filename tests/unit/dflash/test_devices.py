@@ -97,6 +97,16 @@ def test_in_an_even_split_target_and_drafter_of_a_number_share_a_gpu(gpus) -> No
     assert [t is d for t, d in zip(devices.targets, devices.drafters, strict=True)] == [True, True]
 
 
+def test_a_colocated_split_has_a_target_and_a_drafter_on_each_device(gpus) -> None:
+    gpus(2)
+    devices = open_devices(config("cuda", "colocated-2"))
+    assert names(devices) == (["cuda:0", "cuda:1"], ["cuda:0", "cuda:1"])
+    assert [t is d for t, d in zip(devices.targets, devices.drafters, strict=True)] == [True, True]
+    with pytest.raises(DeviceError, match="split colocated-3 needs 3 GPUs"):
+        open_devices(config("cuda", "colocated-3"))
+    assert names(open_devices(config("cuda", "colocated-3", gpus=2)))[1] == ["cuda:0", "cuda:1", "cuda:0"]
+
+
 def test_sharing_is_offered_where_gpus_are_too_few(gpus) -> None:
     gpus(1)
     with pytest.raises(DeviceError, match=r"split 1-1 needs 2 GPUs and 1 are visible") as caught:

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from dflash.transport.dispatch import LeastDepth, RoundRobin
+from dflash.transport.dispatch import LeastDepth, Local, RoundRobin
 
 
 def test_round_robin_takes_turns_whatever_the_lengths() -> None:
@@ -32,6 +32,12 @@ def test_least_depth_among_equals_takes_turns() -> None:
         dispatch.release(home, 10)
         homes.append(home)
     assert homes == [0, 1, 2, 0, 1, 2]
+
+
+def test_local_keeps_a_batch_with_the_drafter_of_its_targets_number() -> None:
+    dispatch = Local(2)
+    assert [dispatch.reserve(100, target) for target in (1, 1, 0, 2)] == [1, 1, 0, 0]
+    assert dispatch.reserved_tokens() == (200, 200)
 
 
 def test_finished_work_makes_a_drafter_attractive_again() -> None:
