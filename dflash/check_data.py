@@ -6,7 +6,7 @@ Answers "is my data understood?" before a GPU is held. Knows nothing of training
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from dflash.anchors import anchor_candidates
 from dflash.contract.config import TrainConfig
 from dflash.contract.rundir import printable
 from dflash.documents import Document, Documents, embedded_name, load_documents
-from dflash.packing import lay_out, pack
+from dflash.packing import LayoutKind, lay_out, pack
 from dflash.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.window import plan_windows, steps_in_all
 
@@ -90,15 +90,15 @@ def _count_anchors(documents: Documents, config: TrainConfig) -> dict[str, int]:
 
 
 def _first_epoch(documents: Documents, config: TrainConfig) -> dict[str, Any]:
-    """How the windows of epoch 0 fill their batches, in either layout."""
+    """How the windows of epoch 0 fill their batches, in each layout."""
     windows = plan_windows(documents.lengths, config.window.tokens, seed=config.data.seed, epoch=0)
     sizes = [documents.lengths[members] for members in windows]
     budget = config.pipeline.token_budget
     layouts = {}
-    for name, packed in (("packed", True), ("padded", False)):
-        batches = [lengths[group] for lengths in sizes for group in pack(lengths, budget, packed=packed)]
-        processed = sum(lay_out(lengths, packed=packed).processed_tokens for lengths in batches)
-        layouts[name] = {
+    for kind in get_args(LayoutKind):
+        batches = [lengths[group] for lengths in sizes for group in pack(lengths, budget, kind)]
+        processed = sum(lay_out(lengths, kind).processed_tokens for lengths in batches)
+        layouts[kind] = {
             "batches": len(batches),
             "budget_fill": documents.tokens / (len(batches) * budget),
             "row_fill": documents.tokens / processed,

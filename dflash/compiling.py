@@ -1,12 +1,12 @@
 """torch.compile and FX traces in a process full of threads.
 
-FX keeps the state of a symbolic trace in the process. While any thread traces, compiled functions refuse to run
-in all others, and so do ordinary modules, whose `__call__` the trace has replaced. So stages compute inside
-`working`, and after `guard_traces` a trace by anybody waits until nobody does, while nobody begins.
+FX keeps the state of a symbolic trace in the process. While any thread traces, compiled functions refuse to
+run in all others, and so do ordinary modules, whose `__call__` the trace has replaced. So stages compute
+inside `working`, and after `guard_traces` a trace by anybody waits until nobody does, while nobody begins.
 
-All first compilations belong before the stages start (`warm_up`). Later ones, for arguments not seen before, are
-made where they are needed; Dynamo makes one at a time. A function that cannot be compiled, or only again and
-again, runs as it stands from then on, with one warning that says why. Knows nothing of what is compiled.
+All first compilations belong before the stages start (`warm_up`). Later ones, for arguments not seen before,
+are made where they are needed; Dynamo makes one at a time. A function that cannot be compiled, or only again
+and again, runs as it stands from then on, with one warning that says why. Knows nothing of what is compiled.
 """
 
 from __future__ import annotations
@@ -174,8 +174,9 @@ def compiled(
     """`function` as a compiled callable that any thread may call. It must have no effects but its result.
 
     Each one has compiled graphs of its own, so that the limit on recompilations (torch's, 8) counts it alone.
-    With `dynamic`, sizes may change without another compilation; None: those that were marked. Without `fullgraph`, what cannot be compiled
-    runs between compiled parts. Raises DFlashError when a foreign trace keeps it from running.
+    With `dynamic`, sizes may change without another compilation; None: those that were marked. Without
+    `fullgraph`, what cannot be compiled runs between compiled parts. Raises DFlashError when a foreign trace
+    keeps it from running.
     """
     return Compiled(function, dynamic=dynamic, fullgraph=fullgraph)
 

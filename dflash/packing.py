@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
+from typing import Literal
 
 import numpy as np
 import torch
@@ -16,17 +17,17 @@ from dflash.batch import Layout
 
 Lengths = NDArray[np.int64]
 Members = NDArray[np.int64]  # places in `lengths`, ascending
+LayoutKind = Literal["flat", "packed", "padded"]
 
 
-def pack(lengths: Lengths, budget: int, *, packed: bool) -> list[Members]:
+def pack(lengths: Lengths, budget: int, kind: LayoutKind) -> list[Members]:
     """Every document in exactly one batch of at most `budget` tokens.
 
-    Tokens are real ones where rows are `packed`, else rows × width, padding included. No length may be more
-    than `budget`.
+    Padded rows count with their padding: rows × width. No length may be more than `budget`.
     """
     if len(lengths) and int(lengths.max()) > budget:
         raise ValueError(f"a document of {int(lengths.max())} tokens is over the budget of {budget}")
-    batches = _spread(lengths, budget) if packed else _group_alike(lengths, budget)
+    batches = _group_alike(lengths, budget) if kind == "padded" else _spread(lengths, budget)
     return [np.sort(np.asarray(batch, np.int64)) for batch in batches]
 
 
@@ -91,23 +92,26 @@ def _group_alike(lengths: Lengths, budget: int) -> list[list[int]]:
     return batches
 
 
-def lay_out(lengths: Lengths, *, packed: bool) -> Layout:
+def lay_out(lengths: Lengths, kind: LayoutKind) -> Layout:
     """The rows of a batch of documents, which lie back to back in the order of `lengths`.
 
-    Rows are as wide as the longest document. `packed` fills them with further documents, else each document
-    has a row of its own.
+    `flat` is one row of them all, without padding. Other rows are as wide as the longest document: `packed`
+    ones are filled with further documents, `padded` ones hold one each.
     """
+    if kind == "flat":
+        tokens = int(lengths.sum())
+        return Layout(rows=1, width=tokens, slots=torch.arange(tokens), packed=True)
     width = int(lengths.max())
     starts = np.arange(len(lengths), dtype=np.int64) * width
     rows = len(lengths)
-    if packed:
+    if kind == "packed":
         bins = _fill_bins(_longest_first(lengths), lengths.tolist(), width)
         rows = len(bins)
         for row, members in enumerate(bins):
             sizes = lengths[members]
             starts[members] = row * width + np.cumsum(sizes) - sizes
     slots = np.repeat(starts, lengths) + positions_within(lengths)
-    return Layout(rows=rows, width=width, slots=torch.from_numpy(slots), packed=packed)
+    return Layout(rows=rows, width=width, slots=torch.from_numpy(slots), packed=kind == "packed")
 
 
 def positions_within(lengths: Lengths) -> NDArray[np.int64]:

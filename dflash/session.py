@@ -29,7 +29,7 @@ from dflash.contract.processes import identify
 from dflash.contract.rundir import RunDir, utc_now
 from dflash.contract.steps import StepRange
 from dflash.contract.streams import write_line
-from dflash.kernels import describe_kernels
+from dflash.kernels import describe_kernels, slow_kernels
 from dflash.trace_window import EventTap, TraceWindow
 from dflash.trainer import StuckThreadsError, Trainer, TrainResult, prepare
 
@@ -128,7 +128,7 @@ class Session:
     def announce(self, trainer: Trainer) -> None:
         """What is known once everything is loaded: devices, kernels, links; said and written."""
         devices, choice = trainer.devices, self.config.transport_choice
-        kernels = describe_kernels(self.config, trainer.loaded)
+        kernels = describe_kernels(self.config, trainer.targets[0], trainer.layout)
         links = {
             "link_gbps": self.config.devices.link_gbps,
             "pinned_gbps": self.config.devices.pinned_gbps,
@@ -140,7 +140,13 @@ class Session:
             devices=devices.describe(),
             kernels=kernels,
             links=links if devices.emulated else None,
+            memory_plan=trainer.memory.to_json(),
         )
+        for place in trainer.memory.lacking():
+            say(f"warning: by the memory plan this run does not fit into {place}; see `dflash-train plan`")
+        for trouble in slow_kernels(trainer.targets[0].spec):
+            say(f"warning: {trouble}")
+            trainer.probe.mark("warning", note=trouble)
         where = "logical devices, links emulated" if devices.emulated else "CUDA"
         say(f"kernels: {', '.join(f'{k} {v}' for k, v in kernels.items())}")
         say(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from dflash.batch import Batch, HiddenStates, WindowInfo
 from dflash.channel import Channel, ChannelClosed
+from dflash.compiling import working
 from dflash.contract.events import Probe
 from dflash.devices import Device, Moment, Timing
 from dflash.pipeline import PipelineState
@@ -154,9 +155,7 @@ class TargetForward(Stage):
         with self._device.computing(self.probe, **_facts(batch)):
             timing = self._device.start_timing()
             with self.probe.span("forward", **_facts(batch)):
-                rows = self._target.run(batch)
-            with self.probe.span("gather", **_facts(batch)):
-                taps = self._target.gather(rows)
+                taps = self._target.forward(batch)
         if timing is not None:
             timing.stop()
         self._gpu_spans.add(timing, batch)
@@ -208,7 +207,7 @@ class DrafterStep(Stage):
     def _train(self, item: HiddenStates) -> Moment:
         with self._device.computing(self.probe, **_facts(item.batch)):
             timing = self._device.start_timing()
-            with self.probe.span("backward", **_facts(item.batch)):
+            with self.probe.span("backward", **_facts(item.batch)), working():
                 self._replica.train(item)
         if timing is not None:
             timing.stop()

@@ -11,6 +11,8 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from dflash.batch import Batch, WindowInfo
 from dflash.channel import Channel
 from dflash.checkpoint import find_checkpoint, identity, load_checkpoint, save_checkpoint
 from dflash.compilations import CompileWatch
+from dflash.compiling import guard_traces, warm_up
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError, DFlashError
 from dflash.contract.events import Probe, silent
@@ -28,12 +31,15 @@ from dflash.devices import DeviceSet, open_devices
 from dflash.documents import Documents, load_documents
 from dflash.drafter import DrafterSpec, init_drafter
 from dflash.edge_check import check_edges
+from dflash.leak_probe import choose_layout
 from dflash.loss_health import LossHealth
 from dflash.mask_token import resolve_mask_token
+from dflash.memory_check import MemoryPlan, make_plan
+from dflash.packing import LayoutKind
 from dflash.pipeline import PipelineState
 from dflash.replicas import Replica, ReplicaGroup, WindowFigures
 from dflash.stages import DrafterStep, Prefetch, Stage, TargetForward
-from dflash.target import LoadedTarget, Target, layout_is_packed, load_target
+from dflash.target import Target, load_target
 from dflash.tokenizer import open_tokenizer
 from dflash.transport import Transport, open_transport
 from dflash.window import WindowTurns, batches, steps_in_all
@@ -41,6 +47,7 @@ from dflash.window_progress import WindowProgress
 
 join_grace_s = 20.0  # after a failure
 stop_grace_s = 120.0  # after a stop, when a long forward or a checkpoint may be worth waiting for
+warm_up_batches = 2  # the second one shows that sizes may change
 memory_every_s = 1.0  # between readings of the allocators
 
 
@@ -76,10 +83,10 @@ class Trainer:
     config: TrainConfig
     devices: DeviceSet
     documents: Documents
-    loaded: LoadedTarget
     targets: list[Target]
     group: ReplicaGroup
-    packed: bool
+    layout: LayoutKind
+    memory: MemoryPlan
     first_step: int
     total_steps: int
     checkpoints: Path | None
@@ -147,7 +154,7 @@ class Trainer:
                 raise self.state.first_error
 
     def _stages(self) -> list[Stage]:
-        stream = batches(self.documents, self.config, packed=self.packed, start_step=self.first_step)
+        stream = batches(self.documents, self.config, layout=self.layout, start_step=self.first_step)
         self._prefetch = Prefetch(stream, self.q_pre, self.state, self.probe)
         forwards = [
             TargetForward(
@@ -258,6 +265,9 @@ def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe =
     with probe.span("load"):
         tokenizer = open_tokenizer(config.target)
         documents = load_documents(config, tokenizer)
+        memory = make_plan(config, devices, documents, tokenizer)
+        if config.devices.memory_plan == "refuse":
+            memory.check()
         loaded = load_target(config, device_type=devices.targets[0].torch_device.type)
     total_steps = steps_in_all(documents.lengths, config)
     mask = resolve_mask_token(config.drafter.mask_token_id, tokenizer, loaded.spec.vocab)
@@ -270,19 +280,40 @@ def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe =
     group = ReplicaGroup(replicas, config, total_steps)
     first_step = _resume(config, group, documents, total_steps)
     targets = [Target(loaded, device.torch_device) for device in devices.targets]
+    layout = choose_layout(config, targets[0])
+    guard_traces()
+    _warm_up(config, documents, layout, devices, targets)
     return Trainer(
         config=config,
         devices=devices,
         documents=documents,
-        loaded=loaded,
         targets=targets,
         group=group,
-        packed=layout_is_packed(config, targets[0]),
+        layout=layout,
+        memory=memory,
         first_step=first_step,
         total_steps=total_steps,
         checkpoints=None if run_path is None else run_path / "checkpoints",
         probe=probe,
         counters=Counters(total_steps=total_steps, first_step=first_step),
+    )
+
+
+def _warm_up(
+    config: TrainConfig,
+    documents: Documents,
+    layout: LayoutKind,
+    devices: DeviceSet,
+    targets: list[Target],
+) -> None:
+    """Compile what is compiled on the first batches of a run, before there are threads."""
+    if not any(target.compiled for target in targets):
+        return
+    stream = batches(documents, config, layout=layout)
+    warm_up(
+        (device, partial(target.forward, batch))
+        for batch in islice(stream, warm_up_batches)
+        for device, target in zip(devices.targets, targets, strict=True)
     )
 
 

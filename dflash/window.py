@@ -21,7 +21,7 @@ from dflash.batch import Batch, Layout, WindowInfo
 from dflash.contract.config import TrainConfig
 from dflash.contract.events import Probe
 from dflash.documents import Documents
-from dflash.packing import Lengths, Members, lay_out, pack, positions_within
+from dflash.packing import LayoutKind, Lengths, Members, lay_out, pack, positions_within
 from dflash.random_keys import random_keys
 
 Numbers = NDArray[np.int64]  # of documents in the data set
@@ -59,7 +59,7 @@ def _plan(lengths: Lengths, config: TrainConfig, epoch: int) -> list[Numbers]:
 
 
 def batches(
-    documents: Documents, config: TrainConfig, *, packed: bool, start_step: int = 0
+    documents: Documents, config: TrainConfig, *, layout: LayoutKind, start_step: int = 0
 ) -> Iterator[Batch]:
     """All batches of the run from optimizer step `start_step` on, window after window. Ids count from 0."""
     ids = count()
@@ -69,7 +69,7 @@ def batches(
             if config.run.max_steps and step >= config.run.max_steps:
                 return
             if step >= start_step:
-                yield from _Window(documents, config, members, step, epoch).batches(packed=packed, ids=ids)
+                yield from _Window(documents, config, members, step, epoch).batches(layout, ids)
             step += 1
 
 
@@ -117,10 +117,10 @@ class _Window:
         labels, weights = label_blocks(self._ids, self._mask, anchors, block_size, gamma, ends=ends)
         return _Blocks(anchors, labels, weights, counts)
 
-    def batches(self, *, packed: bool, ids: Iterator[int]) -> Iterator[Batch]:
+    def batches(self, kind: LayoutKind, ids: Iterator[int]) -> Iterator[Batch]:
         """The window under the token budget."""
-        groups = pack(self._lengths, self._config.pipeline.token_budget, packed=packed)
-        layouts = [lay_out(self._lengths[group], packed=packed) for group in groups]
+        groups = pack(self._lengths, self._config.pipeline.token_budget, kind)
+        layouts = [lay_out(self._lengths[group], kind) for group in groups]
         info = self._describe(layouts)
         for group, layout in zip(groups, layouts, strict=True):
             yield self._make_batch(next(ids), info, group, layout)

@@ -224,6 +224,12 @@ class DevicesConfig:
         choices=("auto", "cuda", "logical"),
         neutral=True,
     )
+    memory_plan: str = knob(
+        "refuse",
+        help="a run that cannot fit, by the plan of docs/gpu-pipeline.md; refuse: ends before loading; warn: goes on",
+        choices=("refuse", "warn"),
+        neutral=True,
+    )
     gpus: int = knob(
         0,
         help="devices the roles spread over, at most; 0: one each; fewer: roles share them, wrapping round",

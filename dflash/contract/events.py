@@ -5,8 +5,9 @@ CLOCK_MONOTONIC nanoseconds. Spans with clock "gpu" were timed by CUDA event pai
 clock by an anchor event; clock "host" is Python's view, which for CUDA work is only the enqueueing.
 
 Span names (stage: prefetch, target, drafter, trainer):
-  work of a stage     pack, forward, gather (taps into the send buffer), backward (drafter forward and
-                      backward), sum, optimizer, checkpoint, load, compile, validate
+  work of a stage     pack, forward, gather (taps into the send buffer, where that is a pass of its own),
+                      backward (drafter forward and backward), sum, optimizer, checkpoint, load, compile,
+                      validate
   waits               get, put (a channel), gpu_wait (own device), copy_wait (a copy that must end before
                       going on), window_turn (an earlier window not yet sent), window_wait (a window not
                       yet stepped, or not yet trained by the other drafters' devices), device_wait (a logical

@@ -9,8 +9,9 @@ from dflash.attention import SdpaView, upload
 from dflash.batch import Batch, Layout, WindowInfo
 from dflash.contract.config import load_config
 from dflash.drafter import DrafterSpec, init_drafter
+from dflash.leak_probe import keeps_apart
 from dflash.objective import block_inputs, train_objective
-from dflash.target import Target, load_target, probe_packing
+from dflash.target import Target, load_target
 
 pytestmark = [
     pytest.mark.gpu,
@@ -111,7 +112,7 @@ def test_cuda_gives_the_numbers_of_the_cpu(dtype):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_packing_is_proven_safe_on_cuda(dtype):
-    assert probe_packing(Side("cuda", dtype).target)
+    assert keeps_apart(Side("cuda", dtype).target, "packed")
 
 
 def test_a_step_never_waits_for_the_device():

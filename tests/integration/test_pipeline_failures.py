@@ -71,8 +71,7 @@ def stage_threads() -> list[str]:
 @pytest.mark.parametrize(
     ("owner", "method", "stage"),
     [
-        (Target, "run", "target"),
-        (Target, "gather", "target"),
+        (Target, "forward", "target"),
         (Replica, "train", "drafter"),
         (ReplicaGroup, "complete", "drafter"),
     ],
@@ -114,12 +113,12 @@ def test_a_loss_that_is_not_finite_stops_before_the_weights_are_harmed(
 ) -> None:
     trainer = make()
     before = {n: p.clone() for n, p in trainer.group.leader.drafter.state_dict().items()}
-    gather = Target.gather
+    forward = Target.forward
 
     def poisoned(self: Target, *args: Any) -> torch.Tensor:
-        return gather(self, *args) * float("nan")
+        return forward(self, *args) * float("nan")
 
-    monkeypatch.setattr(Target, "gather", poisoned)
+    monkeypatch.setattr(Target, "forward", poisoned)
     with pytest.raises(DFlashError, match="not finite"):
         trainer.run()
     for name, tensor in trainer.group.leader.drafter.state_dict().items():

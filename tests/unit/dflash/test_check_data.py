@@ -28,15 +28,15 @@ def test_the_document_is_json_and_its_counts_agree():
     assert 0 < found["anchors"]["drawn"] <= 8 * found["rows_usable"] <= found["anchors"]["candidates"]
 
 
-@pytest.mark.parametrize("packed", [True, False])
-def test_fill_is_that_of_the_batches_of_the_run(packed):
+@pytest.mark.parametrize("layout", ["flat", "packed", "padded"])
+def test_fill_is_that_of_the_batches_of_the_run(layout):
     from dflash.documents import load_documents
     from dflash.tokenizer import open_tokenizer
 
     config = configure().replacing({"run.epochs": 1})
     documents = load_documents(config, open_tokenizer(config.target))
-    stream = list(batches(documents, config, packed=packed))
-    fill = check_data(config)["epoch"]["layouts"]["packed" if packed else "padded"]
+    stream = list(batches(documents, config, layout=layout))
+    fill = check_data(config)["epoch"]["layouts"][layout]
     assert fill["batches"] == len(stream)
     assert fill["budget_fill"] == pytest.approx(documents.tokens / (1024 * len(stream)))
     processed = sum(batch.layout.processed_tokens for batch in stream)

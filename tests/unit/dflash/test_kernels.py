@@ -7,7 +7,7 @@ import torch
 
 from dflash import kernels
 from dflash.contract.config import load_config
-from dflash.kernels import describe_kernels
+from dflash.kernels import describe_kernels, slow_kernels
 from dflash.target_shapes import TargetSpec, random_config
 
 config = load_config(None)
@@ -15,12 +15,44 @@ plain = TargetSpec.of(random_config("tiny"), "random:tiny")
 hybrid = dataclasses.replace(plain, attention_kinds=("full_attention", "linear_attention"))
 
 
-def describe(spec):
-    return describe_kernels(config, SimpleNamespace(spec=spec, attention="sdpa"))
+def describe(spec, **facts):
+    target = SimpleNamespace(spec=spec, **{"kernel": "sdpa", "compiled": [], **facts})
+    return describe_kernels(config, target, "packed")
 
 
-def test_attention_in_use_is_named():
-    assert describe(plain)["attention"] == "sdpa"
+def test_attention_and_rows_in_use_are_named():
+    kernels = describe(plain)
+    assert (kernels["attention"], kernels["target_rows"]) == ("sdpa", "packed")
+
+
+def test_layers_that_were_to_be_compiled_and_are_not_say_why():
+    assert describe(plain)["target_layers"] == "as they stand"
+    fine, broken = SimpleNamespace(failure=None), SimpleNamespace(failure="no gcc")
+    assert describe(plain, compiled=[fine])["target_layers"] == "compiled"
+    assert describe(plain, compiled=[fine, broken])["target_layers"] == "as they stand: no gcc"
+
+
+@pytest.mark.parametrize(
+    ("installed", "missing"),
+    [
+        ((), "flash-linear-attention causal-conv1d"),
+        (("flash-linear-attention",), "causal-conv1d"),
+        (("flash-linear-attention", "causal-conv1d"), None),
+    ],
+)
+def test_packages_that_a_hybrid_target_lacks_are_named(installed, missing, monkeypatch):
+    def find(name):
+        if name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    monkeypatch.setattr(kernels.metadata, "version", find)
+    assert slow_kernels(plain) == []
+    if missing is None:
+        assert slow_kernels(hybrid) == []
+    else:
+        (line,) = slow_kernels(hybrid)
+        assert f"pip install {missing})" in line
 
 
 def test_linear_attention_is_absent_for_plain_targets():

@@ -1,15 +1,16 @@
 import dataclasses
 import random
 import threading
-from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from dflash.contract.config import load_config
 from dflash.contract.errors import ConfigError
-from dflash.target import Target, layout_is_packed, load_target, probe_packing
+from dflash.leak_probe import choose_layout
+from dflash.packing import lay_out
+from dflash.target import Target, load_target
 
 cpu = torch.device("cpu")
 config = load_config(None)
@@ -136,64 +137,63 @@ def test_targets_share_no_weights_and_run_at_once(loaded, make_batch):
 
 def test_nothing_of_a_batch_is_kept_after_it(target, make_batch):
     target.forward(make_batch(make_documents(9), [[]], 4))
-    assert target._caught == [None] * 3
+    assert target._buffer is None
 
 
-def test_plain_target_may_be_packed(target):
-    assert probe_packing(target)
-    assert layout_is_packed(config, target)
-    assert not layout_is_packed(config.replacing({"target.layout": "padded"}), target)
-
-
-class RowBody(nn.Module):
-    """A stand-in for a target: what `mix` makes of the embedded row, whatever masks and positions say."""
-
-    def __init__(self, mix):
-        super().__init__()
-        self.embed, self.mix = nn.Embedding(97, 8), mix
-        self.layers = nn.ModuleList([nn.Identity()])
-
-    def forward(self, input_ids, **_):
-        return self.layers[0](self.mix(self.embed(input_ids)))
-
-
-def make_row_target(mix, kinds=("full_attention",)):
-    spec = SimpleNamespace(vocab=97, attention_kinds=kinds)
-    return Target(SimpleNamespace(body=RowBody(mix), spec=spec, taps=(0,), attention="sdpa"), cpu)
-
-
-leaks = {
-    "recurrent state": lambda x: x.cumsum(1),
-    "faint leak, below any tolerance": lambda x: x + 1e-6 * x.cumsum(1),
-    "positions of the row, not of the document": lambda x: x + torch.arange(x.shape[1])[:, None],
-}
-
-
-@pytest.mark.parametrize("leak", leaks)
-def test_leaking_target_is_found_out_and_padded(leak):
-    leaky = make_row_target(leaks[leak])
-    assert not probe_packing(leaky)
-    assert not layout_is_packed(config, leaky)
-    with pytest.raises(ConfigError, match="see each other"):
-        layout_is_packed(config.replacing({"target.layout": "packed"}), leaky)
-
-
-@pytest.mark.parametrize("kind", ["sliding_attention", "linear_attention"])
-def test_kinds_of_layers_that_a_short_probe_cannot_judge_are_padded(kind):
-    assert probe_packing(make_row_target(lambda x: x))
-    assert not probe_packing(make_row_target(lambda x: x, ("full_attention", kind)))
-
-
-def test_mask_dropped_by_the_kernel_is_found_out(loaded):
-    blind = Target(dataclasses.replace(loaded, attention="flash_attention_2"), cpu)
-    packed = blind._body.forward
-    # Rows that the kernel takes for one sequence each.
-    blind._body.forward = lambda input_ids, **_: packed(input_ids=input_ids, use_cache=False)
-    assert not probe_packing(blind)
+def test_a_tapped_layer_that_does_not_run_is_noticed(loaded, make_batch):
+    target = Target(loaded, cpu)
+    target._body.config.num_hidden_layers = 4
+    with pytest.raises(RuntimeError, match="2 of 3 tapped layers ran"):
+        target.forward(make_batch(make_documents(9), [[]], 4))
 
 
 @pytest.fixture(scope="module")
-def hybrid(tmp_path_factory):
+def flat_target():
+    return Target(load_target(config.replacing({"target.attention": "varlen"})), cpu)
+
+
+def test_a_flat_row_gives_the_taps_of_padded_rows(target, flat_target, make_batch):
+    documents = make_documents(20, 3, 31, 1, 11)
+    batch = make_batch(documents, no_anchors(documents), 4, packed=True)
+    assert batch.layout.flat
+    padded = make_batch(documents, no_anchors(documents), 4, packed=False)
+    torch.testing.assert_close(flat_target.forward(batch), target.forward(padded), rtol=1e-5, atol=1e-5)
+
+
+def test_documents_of_a_flat_row_do_not_touch_each_other(flat_target, make_batch):
+    first, second = make_documents(15, 22), make_documents(15, 22, seed=1)
+    before, after = (
+        flat_target.forward(make_batch([a, first[1]], [[], []], 4)) for a in (first[0], second[0])
+    )
+    assert torch.equal(before[15:], after[15:])
+    assert not torch.equal(before[:15], after[:15])
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_a_target_with_varlen_attention_runs_other_rows_as_well(target, flat_target, make_batch, packed):
+    documents = make_documents(20, 3, 31)
+    batch = make_batch(documents, no_anchors(documents), 4, packed=packed)
+    if packed:
+        layout = lay_out(np.array(batch.lengths), "packed")
+        batch = dataclasses.replace(batch, layout=layout)
+        assert not layout.flat
+    torch.testing.assert_close(flat_target.forward(batch), target.forward(batch), rtol=1e-5, atol=1e-5)
+
+
+def test_varlen_attention_is_refused_where_it_does_not_serve(hybrid_path):
+    wish = config.replacing({"target.model": str(hybrid_path), "target.attention": "varlen"})
+    with pytest.raises(ConfigError, match="linear_attention"):
+        load_target(wish)
+
+
+def test_layers_are_compiled_on_cuda_when_they_are_wide_enough_or_on_request():
+    assert not load_target(config, "cpu").compile
+    assert not load_target(config, "cuda").compile  # random:tiny
+    assert load_target(config.replacing({"target.compile": "on"}), "cpu").compile
+
+
+@pytest.fixture(scope="module")
+def hybrid_path(tmp_path_factory):
     from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
     path = tmp_path_factory.mktemp("hybrid")
@@ -212,12 +212,17 @@ def hybrid(tmp_path_factory):
         linear_value_head_dim=8,
     )
     Qwen3_5ForCausalLM(shape).save_pretrained(path)
-    return Target(load_target(config.replacing({"target.model": str(path)})), cpu)
+    return path
+
+
+@pytest.fixture(scope="module")
+def hybrid(hybrid_path):
+    return Target(load_target(config.replacing({"target.model": str(hybrid_path)})), cpu)
 
 
 def test_hybrid_target_is_padded_and_right_padding_is_harmless(hybrid, make_batch):
     assert hybrid.spec.hybrid
-    assert not layout_is_packed(config, hybrid)
+    assert choose_layout(config, hybrid) == "padded"
     documents = [[token % 60 for token in d] for d in make_documents(9, 30)]
     together = hybrid.forward(make_batch(documents, [[], []], 4, packed=False))
     alone = [hybrid.forward(make_batch([d], [[]], 4, packed=False)) for d in documents]

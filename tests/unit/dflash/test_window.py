@@ -96,11 +96,11 @@ def signal(stream: list[Batch]) -> dict[int, dict[int, tuple[list, list, list]]]
     return dict(steps)
 
 
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("layout", ["flat", "packed", "padded"])
 @pytest.mark.parametrize("loss", ["dflash", "dpace"])
-def test_batches_hold_their_windows_documents(packed, loss):
+def test_batches_hold_their_windows_documents(layout, loss):
     documents, config = make_documents(), configure(objective__loss=loss)
-    stream = list(batches(documents, config, packed=packed))
+    stream = list(batches(documents, config, layout=layout))
     assert [batch.id for batch in stream] == list(range(len(stream)))
     assert [batch.window.step for batch in stream] == sorted(batch.window.step for batch in stream)
     step = 0
@@ -121,11 +121,11 @@ def test_batches_hold_their_windows_documents(packed, loss):
     assert step == steps_in_all(documents.lengths, config) == stream[-1].window.step + 1
 
 
-@pytest.mark.parametrize("packed", [True, False])
+@pytest.mark.parametrize("layout", ["flat", "packed", "padded"])
 @pytest.mark.parametrize("loss", ["dflash", "dpace"])
-def test_tensors_are_those_of_the_documents(packed, loss):
+def test_tensors_are_those_of_the_documents(layout, loss):
     documents, config = make_documents(), configure(objective__loss=loss)
-    for batch in batches(documents, config, packed=packed):
+    for batch in batches(documents, config, layout=layout):
         lengths = np.array(batch.lengths)
         items = [documents.items[d] for d in batch.documents]
         assert batch.lengths == tuple(len(item.ids) for item in items)
@@ -133,8 +133,9 @@ def test_tensors_are_those_of_the_documents(packed, loss):
         assert batch.positions.tolist() == [p for length in lengths for p in range(length)]
         assert batch.document_ids.tolist() == np.repeat(np.arange(len(items)), lengths).tolist()
         assert np.all(np.diff(batch.anchors.numpy()) > 0)
-        assert batch.layout.packed == packed
-        assert (batch.tokens if packed else batch.layout.processed_tokens) <= 200
+        assert batch.layout.packed == (layout != "padded")
+        assert layout != "flat" or batch.layout.flat
+        assert (batch.tokens if batch.layout.packed else batch.layout.processed_tokens) <= 200
         for document, (anchors, labels, weights) in blocks_of(batch).items():
             item = documents.items[document]
             drawn = draw_anchors(item.loss_mask, seed=0, epoch=batch.window.epoch, document=document, limit=4)
@@ -146,16 +147,16 @@ def test_tensors_are_those_of_the_documents(packed, loss):
 
 def test_the_training_signal_does_not_depend_on_budget_or_layout():
     documents = make_documents()
-    one = signal(list(batches(documents, configure(), packed=True)))
-    for budget, packed in ((200, False), (100, True), (600, True), (450, False)):
-        other = signal(list(batches(documents, configure(pipeline__token_budget=budget), packed=packed)))
+    one = signal(list(batches(documents, configure(), layout="packed")))
+    for budget, layout in ((200, "padded"), (100, "packed"), (600, "flat"), (450, "padded")):
+        other = signal(list(batches(documents, configure(pipeline__token_budget=budget), layout=layout)))
         assert other == one
 
 
 def test_every_document_is_trained_once_an_epoch_with_other_anchors():
     documents = make_documents()
     epochs = defaultdict(dict)
-    for batch in batches(documents, configure(), packed=True):
+    for batch in batches(documents, configure(), layout="packed"):
         epochs[batch.window.epoch] |= blocks_of(batch)
     assert [len(epochs[epoch]) for epoch in (0, 1)] == [60, 60]
     assert sum(epochs[0][d][0] != epochs[1][d][0] for d in range(60)) > 50
@@ -164,16 +165,16 @@ def test_every_document_is_trained_once_an_epoch_with_other_anchors():
 @pytest.mark.parametrize("knob", ["data__seed", "run__epochs"])
 def test_only_the_seed_changes_the_signal(knob):
     documents = make_documents()
-    one = signal(list(batches(documents, configure(), packed=True)))
-    other = signal(list(batches(documents, configure(**{knob: 1}), packed=True)))
+    one = signal(list(batches(documents, configure(), layout="packed")))
+    other = signal(list(batches(documents, configure(**{knob: 1}), layout="packed")))
     assert (other[0] == one[0]) == (knob == "run__epochs")
 
 
 @pytest.mark.parametrize("start", [0, 1, 4, 6, 99])
 def test_a_resumed_stream_goes_on_where_the_first_would_have(start):
     documents, config = make_documents(), configure()
-    whole = [batch for batch in batches(documents, config, packed=True) if batch.window.step >= start]
-    rest = list(batches(documents, config, packed=True, start_step=start))
+    whole = [batch for batch in batches(documents, config, layout="packed") if batch.window.step >= start]
+    rest = list(batches(documents, config, layout="packed", start_step=start))
     assert [batch.window for batch in rest] == [batch.window for batch in whole]
     assert signal(rest) == signal(whole)
     assert [batch.id for batch in rest] == list(range(len(rest)))
@@ -184,7 +185,7 @@ def test_a_step_limit_ends_the_stream(limit):
     documents = make_documents()
     every = steps_in_all(documents.lengths, configure())
     config = configure(run__max_steps=limit)
-    stream = list(batches(documents, config, packed=True))
+    stream = list(batches(documents, config, layout="packed"))
     assert steps_in_all(documents.lengths, config) == min(limit, every) == stream[-1].window.step + 1
     assert stream[-1].window.batches == sum(b.window.step == stream[-1].window.step for b in stream)
 
