@@ -12,9 +12,7 @@ was not found.
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import platform
 import re
 import shutil
 import subprocess
@@ -25,12 +23,12 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from ordering_rules import Rule, TextNotFoundError, cpu_rules, gpu_rules
-
-from dflash.contract.rundir import utc_now
+from benchmarks.ordering_rules import Rule, TextNotFoundError, cpu_rules, gpu_rules
+from benchmarks.result_file import write_result
 
 repository = Path(__file__).resolve().parents[1]
 package = "dflash"
@@ -93,20 +91,6 @@ def try_rule(rule: Rule | None, tests: Sequence[str], limit_s: float) -> Outcome
         return run_tests(place, tests, limit_s)
 
 
-def describe_machine(gpu: bool) -> dict[str, Any]:
-    """Hardware and versions."""
-    import torch
-
-    gpus = range(torch.cuda.device_count()) if gpu else range(0)
-    return {
-        "when": utc_now(),
-        "command": sys.argv,
-        "gpus": [torch.cuda.get_device_name(index) for index in gpus],
-        "cpu_count": os.cpu_count(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-    }
-
-
 def parse_arguments() -> argparse.Namespace:
     """See the module's text."""
     form = argparse.RawDescriptionHelpFormatter
@@ -122,7 +106,11 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     """Try all rules, print a table, write the result file."""
     arguments = parse_arguments()
+    gpus = torch.cuda.device_count()
     rules = [r for r in (gpu_rules if arguments.gpu else cpu_rules) if arguments.only in r.name]
+    for rule in [r for r in rules if r.gpus > gpus]:
+        print(f"left out: {rule.name}: needs {rule.gpus} GPUs, {gpus} are here")
+        rules.remove(rule)
     try:
         for rule in rules:
             rule.check_in(repository)
@@ -152,14 +140,9 @@ def main() -> int:
     kept = unbroken.verdict == "green" and all(row["verdict"] == "red" for row in rows)
     red = sum(row["verdict"] == "red" for row in rows)
     print(f"{red} of {len(rows)} rules turned a test red, in {time.monotonic() - started:.0f} s")
-    document = {
-        **describe_machine(arguments.gpu),
-        "unbroken": {"verdict": unbroken.verdict, "seconds": round(unbroken.seconds, 2), "tests": every_test},
-        "rules": rows,
-        "every_rule_is_held": kept,
-    }
-    if arguments.out is not None:
-        arguments.out.write_text(json.dumps(document, indent=1) + "\n")
+    unbroken_row = {"verdict": unbroken.verdict, "seconds": round(unbroken.seconds, 2), "tests": every_test}
+    figures = {"every_rule_is_held": kept, "unbroken": unbroken_row, "rules": rows}
+    write_result(arguments.out, "ordering_mutations", figures)
     return 0 if kept else 1
 
 

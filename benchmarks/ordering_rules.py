@@ -24,6 +24,7 @@ class Rule:
     text: str  # with the rule
     broken: str  # without it
     tests: tuple[str, ...]
+    gpus: int = 0  # how many must be there for its absence to do damage
 
     def check_in(self, root: Path) -> str:
         """The file's content. Raises TextNotFoundError."""
@@ -45,6 +46,7 @@ class Rule:
 unit: Final = "tests/unit/dflash"
 contract: Final = "tests/contract/test_transports.py"
 streams: Final = "tests/gpu/test_transports_cuda.py"
+handing_over: Final = "tests/gpu/test_handing_over_cuda.py"
 carrier: Final = "dflash/transport/carrier.py"
 cuda_carrier: Final = "dflash/transport/cuda_carrier.py"
 paths: Final = "dflash/transport/paths.py"
@@ -124,9 +126,23 @@ cpu_rules: Final = (
     Rule(
         "an item homed elsewhere is moved",
         paths,
-        "        if drafter == item.home:\n",
+        "        if shipment.resident is device:\n",
         "        if True:\n",
         (*whole("shared/peer/round_robin"), f"{unit}/transport/test_paths.py"),
+    ),
+    Rule(
+        "what is handed over is taken when it has been made",
+        carrier,
+        "        ready.wait()\n",
+        "        pass\n",
+        (f"{unit}/transport/test_handing_over.py",),
+    ),
+    Rule(
+        "states handed over are ready at their own moment",
+        paths,
+        "        item.ready = item.ready or device.record()\n",
+        "        item.ready = device.record()\n",
+        (f"{unit}/transport/test_handing_over.py",),
     ),
     Rule(
         "dispatch reserves under its lock",
@@ -228,6 +244,20 @@ cpu_rules: Final = (
         "                pass\n",
         (f"{unit}/test_replicas.py",),
     ),
+    Rule(
+        "gradients live until the device that sums them is done",
+        "dflash/replicas.py",
+        "                gradients = self._sum(taken)\n",
+        "                gradients = self._sum(taken)\n                taken.clear()\n",
+        (f"{unit}/test_replicas.py",),
+    ),
+    Rule(
+        "a window ends when the new weights are everywhere",
+        "dflash/replicas.py",
+        "                self.leader.device.record().wait()\n",
+        "                pass\n",
+        (f"{unit}/test_replicas.py",),
+    ),
 )
 
 gpu_rules: Final = (
@@ -258,15 +288,15 @@ gpu_rules: Final = (
     Rule(
         "a drafter's stream waits for the copy",
         cuda_carrier,
-        "        ready.order_stream()\n",
-        "",
+        "        ready.order_stream()\n        if timing",
+        "        if timing",
         on_streams("test_a_drafter_reads_only_what_has_arrived"),
     ),
     Rule(
         "received memory is kept from the allocator while the drafter reads it",
         cuda_carrier,
-        "        taps.record_stream(torch.cuda.current_stream(device.torch_device))\n",
-        "",
+        "        taps.record_stream(torch.cuda.current_stream(device.torch_device))\n        self._await",
+        "        self._await",
         on_streams("test_received_memory_is_not_written_while_the_drafter_still_reads"),
     ),
     Rule(
@@ -282,5 +312,56 @@ gpu_rules: Final = (
         "                after.order_stream()\n",
         "                pass\n",
         on_streams("test_an_item_homed_elsewhere_is_moved_after_it_has_arrived"),
+    ),
+    Rule(
+        "the source of a move lasts until it has been moved",
+        cuda_carrier,
+        "        moment.wait()\n        return out\n",
+        "        return out\n",
+        (f"{handing_over}::test_the_source_of_a_move_lasts_until_it_has_been_moved",),
+    ),
+    Rule(
+        "a copy runs on streams of its own",
+        cuda_carrier,
+        "        with torch.cuda.stream(lane.dst), torch.cuda.stream(lane.src):\n",
+        "        if True:\n",
+        on_streams("test_a_slow_copy_holds_up_neither_stages_stream"),
+    ),
+    Rule(
+        "a copy's stream of the destination is its own, too",
+        cuda_carrier,
+        "        with torch.cuda.stream(lane.dst), torch.cuda.stream(lane.src):\n",
+        "        with torch.cuda.stream(lane.src or lane.dst):\n",
+        on_streams("test_a_slow_copy_holds_up_neither_stages_stream"),
+        gpus=2,
+    ),
+    Rule(
+        "what is handed over is read when it has been made",
+        cuda_carrier,
+        "        ready.order_stream()\n        taps.record_stream",
+        "        taps.record_stream",
+        (f"{handing_over}::test_what_is_handed_over_is_read_when_it_has_been_made",),
+    ),
+    Rule(
+        "what is handed over is kept from the allocator while the drafter reads it",
+        cuda_carrier,
+        "(device.torch_device))\n\n    def new_slab",
+        "(device.torch_device)) if False else None\n\n    def new_slab",
+        (f"{handing_over}::test_what_is_handed_over_is_not_written_while_the_drafter_still_reads",),
+    ),
+    Rule(
+        "a stage's thread has a stream of its own",
+        "dflash/cuda.py",
+        "        torch.cuda.set_stream(open_stream(self.torch_device))\n",
+        "",
+        on_streams("test_threads_get_their_device_and_a_stream_of_their_own"),
+    ),
+    Rule(
+        "a stage's thread works on its own GPU",
+        "dflash/cuda.py",
+        "        torch.cuda.set_device(self.index)\n",
+        "",
+        on_streams("test_threads_get_their_device_and_a_stream_of_their_own"),
+        gpus=2,
     ),
 )

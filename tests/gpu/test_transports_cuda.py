@@ -11,131 +11,40 @@ from __future__ import annotations
 import gc
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import dflash.transport.cuda_carrier
-from dflash.batch import HiddenStates
-from dflash.channel import ChannelClosed
-from dflash.contract.config import DevicesConfig, Split, TransportChoice
-from dflash.contract.events import Probe, event_schema, silent
-from dflash.cuda import CudaDevice
-from dflash.devices import DeviceSet
+from dflash.contract.config import DevicesConfig, TransportChoice
+from dflash.contract.events import silent
 from dflash.transport import open_transport
-from dflash.transport.carrier import Edge
 from dflash.transport.paths import PinnedPath
+from tests.stream_rig import (
+    ListLog,
+    Rig,
+    full,
+    item_bytes,
+    item_of,
+    millisecond,
+    open_apart,
+    overlapped,
+    poison,
+    synchronize,
+)
 
 pytestmark = pytest.mark.gpu
-overlapped = pytest.mark.parametrize("path", ["peer", "pinned"])
-item_bytes = 8 << 20
-millisecond = 2_000_000  # cycles, about
-
-
-def open_apart(split: str) -> DeviceSet:
-    """A device for each role, several of which may stand for one GPU: between them everything is copied."""
-    chosen, gpus = Split.parse(split), torch.cuda.device_count()
-    devices = tuple(CudaDevice(role % gpus) for role in range(chosen.targets + chosen.drafters))
-    return DeviceSet(devices[: chosen.targets], devices[chosen.targets :])
-
-
-def item_of(batch_id: int, taps: torch.Tensor) -> HiddenStates:
-    batch = SimpleNamespace(id=batch_id, tokens=taps.shape[0], window=SimpleNamespace(step=0))
-    return HiddenStates(batch=batch, taps=taps)
-
-
-class ListLog:
-    """Keeps event rows as dicts."""
-
-    def __init__(self) -> None:
-        self.rows: list[dict] = []
-
-    def append(self, row: tuple) -> None:
-        self.rows.append(dict(zip(event_schema.names, row, strict=True)))
-
-
-class Rig:
-    """A transport driven from one thread, with every stage's stream at hand and side streams to delay."""
-
-    def __init__(
-        self, path: str, *, split: str = "1-1", queue: str = "per_drafter", depth: int = 2, log=None
-    ) -> None:
-        self.devices, self.path = open_apart(split), path
-        choice = TransportChoice(queue, path, "round_robin", depth)
-        probe = silent if log is None else Probe(log, "trainer")
-        self.transport = open_transport(choice, self.devices, DevicesConfig(), probe)
-        self.carrier = self.transport._carrier
-        self.target_streams = [torch.cuda.Stream(d.torch_device) for d in self.devices.targets]
-        self.drafter_streams = [torch.cuda.Stream(d.torch_device) for d in self.devices.drafters]
-        self.differences: list[torch.Tensor] = []
-
-    @contextmanager
-    def on_target(self) -> Iterator[torch.device]:
-        with torch.cuda.stream(self.target_streams[0]):
-            yield self.devices.targets[0].torch_device
-
-    @contextmanager
-    def on_drafter(self, drafter: int = 0) -> Iterator[torch.device]:
-        with torch.cuda.stream(self.drafter_streams[drafter]):
-            yield self.devices.drafters[drafter].torch_device
-
-    def edges(self, home: int = 0) -> list[Edge]:
-        target, drafter = self.devices.targets[0], self.devices.drafters[home]
-        if self.path == "peer":
-            return [Edge(target, drafter, "peer")]
-        return [Edge(target, None, "pinned"), Edge(None, drafter, "pinned")]
-
-    def delay(self, edge: Edge, cycles: int) -> None:
-        lane = self.carrier._lane(edge)
-        with torch.cuda.stream(lane.src or lane.dst):
-            torch.cuda._sleep(cycles)
-
-    def delay_all(self, cycles: int, home: int = 0) -> None:
-        for edge in self.edges(home):
-            self.delay(edge, cycles)
-
-    def send(self, tag: int) -> None:
-        """An item full of `tag`, of which nobody else keeps the memory."""
-        with self.on_target() as device:
-            self.transport.send(item_of(tag, full(tag, device)), 0, silent)
-
-    def check(self, tag: int, drafter: int = 0) -> None:
-        """Receive, compare on the drafter's stream, count what differs, and let the memory go."""
-        with self.on_drafter(drafter):
-            item = self.transport.recv(drafter, silent)
-            assert item.batch.id == tag
-            self.differences.append((item.taps != tag).sum())
-            self.transport.done(item)
-
-    def mismatches(self) -> int:
-        self.transport.close()
-        with self.on_drafter(), pytest.raises(ChannelClosed):
-            self.transport.recv(0, silent)
-        synchronize(self.devices)
-        return sum(int(difference) for difference in self.differences)
-
-
-def synchronize(devices: DeviceSet) -> None:
-    for device in (*devices.targets, *devices.drafters):
-        torch.cuda.synchronize(device.torch_device)
-
-
-def full(tag: int, device: torch.device) -> torch.Tensor:
-    return torch.full((item_bytes // 4 // 64, 64), tag, dtype=torch.int32, device=device)
 
 
 @overlapped
 def test_a_source_freed_while_the_copy_runs_arrives_whole(path: str) -> None:
+    """C041, and with two GPUs C042."""
     rig = Rig(path)
-    for tag in range(1, 101):
-        rig.delay_all(millisecond // 2)
+    for tag in range(1, 501):
+        rig.delay_all(millisecond // 4)
         rig.send(tag)
         with rig.on_target() as device:
-            poison = [full(-tag, device) for _ in range(4)]  # takes the source's block, if it is free
-            del poison
+            poison(device)
         rig.check(tag)
     assert rig.mismatches() == 0
 
@@ -156,6 +65,7 @@ def test_a_copy_starts_when_the_states_have_been_computed(path: str) -> None:
 
 @overlapped
 def test_a_drafter_reads_only_what_has_arrived(path: str) -> None:
+    """C039, and with two GPUs C042."""
     rig = Rig(path)
     for tag in range(1, 101):
         rig.delay(rig.edges()[tag % len(rig.edges())], millisecond)
@@ -166,6 +76,7 @@ def test_a_drafter_reads_only_what_has_arrived(path: str) -> None:
 
 @overlapped
 def test_received_memory_is_not_written_while_the_drafter_still_reads(path: str) -> None:
+    """C041 at the other end."""
     rig = Rig(path, depth=4)
     rig.send(1)
     for tag in range(1, 101):
@@ -179,6 +90,7 @@ def test_received_memory_is_not_written_while_the_drafter_still_reads(path: str)
 
 @pytest.mark.parametrize("buffers", [1, 2])
 def test_a_slab_is_not_overwritten_during_its_upload(buffers: int) -> None:
+    """C044: right with one buffer too, only slower."""
     rig = Rig("pinned", depth=32)
     rig.transport._path = PinnedPath(rig.carrier, rig.devices, buffers=buffers)
     upload = rig.edges()[1]
@@ -192,7 +104,7 @@ def test_a_slab_is_not_overwritten_during_its_upload(buffers: int) -> None:
 
 @overlapped
 def test_an_item_homed_elsewhere_is_moved_after_it_has_arrived(path: str) -> None:
-    rig = Rig(path, split="1-2", queue="shared", depth=4)
+    rig = Rig(path, devices=open_apart("1-2"), queue="shared", depth=4)
     for tag in range(1, 41):
         home = (tag + 1) % 2  # round robin
         rig.delay_all(millisecond, home)
@@ -229,6 +141,7 @@ def test_a_slow_copy_holds_up_neither_stages_stream(path: str) -> None:
 
 
 def test_slabs_are_pinned_exactly_as_large_as_needed_and_given_back(monkeypatch) -> None:
+    """C045."""
     unpinned: list[int] = []
     unpin = dflash.transport.cuda_carrier._unpin
     monkeypatch.setattr(
@@ -329,6 +242,7 @@ def test_checksums_hold_under_load(path: str, count: int) -> None:
 
 
 def test_threads_get_their_device_and_a_stream_of_their_own() -> None:
+    """C114."""
     devices = open_apart("2-2")
     seen: list[tuple[int, int, bool]] = []
 

@@ -1,0 +1,49 @@
+"""The table of ordering rules follows the code: each rule stands where it says, and its tests exist."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.ordering_mutations import copy_tree, run_tests
+from benchmarks.ordering_rules import Rule, TextNotFoundError, cpu_rules, gpu_rules
+
+every_rule = pytest.mark.parametrize("rule", [*cpu_rules, *gpu_rules], ids=lambda rule: rule.name)
+
+
+@every_rule
+def test_a_rule_stands_in_the_code_and_can_be_removed(rule: Rule, repository: Path) -> None:
+    broken = rule.check_in(repository).replace(rule.text, rule.broken)
+    assert broken != (repository / rule.file).read_text()
+    compile(broken, rule.file, "exec")
+
+
+@every_rule
+def test_the_tests_of_a_rule_exist(rule: Rule, repository: Path) -> None:
+    assert rule.tests
+    for test in rule.tests:
+        file, _, function = test.partition("::")
+        assert f"def {function.partition('[')[0]}" in (repository / file).read_text()
+
+
+def test_a_text_that_is_not_there_is_refused(repository: Path) -> None:
+    rule = Rule("no such rule", "dflash/channel.py", "no such text", "", ("none",))
+    with pytest.raises(TextNotFoundError, match="stands 0 times"):
+        rule.check_in(repository)
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [
+        ("from dflash.channel import Channel; assert Channel('q', 1).capacity == 1", "green"),
+        ("from dflash.channel import Channel; assert Channel('q', 1).capacity == 2", "red"),
+        ("no_such_name", "broken"),
+        ("import time; time.sleep(60)", "red"),
+    ],
+)
+def test_a_verdict_is_what_the_tests_on_the_copy_came_to(tmp_path: Path, body: str, verdict: str) -> None:
+    copy_tree(tmp_path)
+    test = tmp_path / "test_once.py"
+    test.write_text(f"def test_it():\n    {body}\n")
+    assert run_tests(tmp_path, [str(test)], 3).verdict == verdict
