@@ -34,9 +34,7 @@ def record_command(
     run_dir: Annotated[
         Path | None, typer.Option(help="New directory for the run. [default: runs/TIME-HEX]", metavar="DIR")
     ] = None,
-    no_gil: Annotated[
-        bool, typer.Option("--no-gil", help="Do not sample who holds the GIL, or waits for it.")
-    ] = False,
+    no_gil: Annotated[bool, typer.Option("--no-gil", help="Do not sample who waits for the GIL.")] = False,
     gpu: Annotated[
         str, typer.Option(help="GPU sensors: nvml, none, or replay:FILE (sensors.gpu).", metavar="SENSORS")
     ] = "nvml",

@@ -118,7 +118,7 @@ def _practise() -> Iterator[Check]:
     yield examine_ptrace(_read("/proc/sys/kernel/yama/ptrace_scope"), _read("/proc/self/status") or "")
     with tempfile.TemporaryDirectory(prefix="doctor-") as folder:
         command = [sys.executable, "-P", "-m", practice_module, str(practice_s)]
-        options = RecordOptions(time_limit_s=10 * practice_s, log=Path(folder) / "log")
+        options = RecordOptions(gil_holders=True, time_limit_s=10 * practice_s, log=Path(folder) / "log")
         recording = record(command, Path(folder) / "run", options)
         if recording.status == "stopped":
             raise typer.Exit(recording.exit_code)

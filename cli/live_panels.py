@@ -279,6 +279,8 @@ def draw_threads(view: LiveView, width: int) -> Text:
         ("cpu", 6, lambda row: row.cpu),
         ("cpu wait", 9, lambda row: row.cpu_wait),
     ]
+    if all((row.gil_hold.reason or "").startswith("switched off") for row in view.threads):
+        del columns[1]  # it is by default: no column of n/a
     while len(columns) > 1 and sum(size for _, size, _ in columns) > width - 12:
         columns.pop()
     name_width = width - sum(size for _, size, _ in columns)

@@ -15,6 +15,11 @@ from numpy.typing import NDArray
 least_sweeps = 50  # fewer say nothing of a share
 thread_columns = ["tid", "thread", "gil_wait_share", "cpu_share", "cpu_wait_share"]
 not_sampled = "waits for the GIL were not sampled"
+no_segment = "no segment of py-spy ended in this range"
+holders_off = (
+    "switched off: `dflash-profile holder RUN` asks while it runs, "
+    "`record --set sensors.gil_holders=true` all the time"
+)
 too_few = "too few looks at the threads fall into the range"
 
 
@@ -27,6 +32,7 @@ class GilWaits:
     cores: float | None = None  # CPU cores in use by all processes of the run
     held_share: float | None = None  # of the time in which some thread held the GIL, as py-spy saw it
     holders: tuple[tuple[str, float], ...] = ()  # thread names and the share that each held it, most first
+    no_holders: str | None = holders_off  # why `holders` and `held_share` say nothing
 
     @property
     def by_tid(self) -> dict[int, float]:
@@ -55,12 +61,14 @@ def measure_gil(samples: pd.DataFrame, lo_ns: int, hi_ns: int) -> GilWaits:
     table = pd.DataFrame(rows, columns=thread_columns)
     table["gil_wait_share"] = (table["gil_wait_share"] / sweeps).clip(upper=1.0) if enough else np.nan
     holders = _mean(known, "gil_hold_share", lo_ns, hi_ns)
+    held_share = _mean(known, "gil_held_share", lo_ns, hi_ns).get("*")
     return GilWaits(
         threads=table,
         cores=_growth(host, "cpu_s", _clock(host, "cpu_s"), lo_ns, hi_ns).get("tree"),
         reason=None if enough and waits else _why_missing(samples, sweeps),
-        held_share=_mean(known, "gil_held_share", lo_ns, hi_ns).get("*"),
+        held_share=held_share,
         holders=tuple(sorted(holders.items(), key=lambda item: -item[1])),
+        no_holders=_why_no_holders(samples) if held_share is None else None,
     )
 
 
@@ -116,3 +124,11 @@ def _why_missing(samples: pd.DataFrame, sweeps_per_s: float) -> str:
         return str(reasons.iloc[-1])
     looked = sweeps_per_s > 0 or bool(((samples["source"] == "gil_wait") & samples["value"].notna()).any())
     return too_few if looked else not_sampled
+
+
+def _why_no_holders(samples: pd.DataFrame) -> str:
+    mine = samples[samples["source"] == "gil"]
+    reasons = mine["reason"].dropna()
+    if len(reasons):
+        return str(reasons.iloc[-1])
+    return no_segment if mine["value"].notna().any() else holders_off

@@ -43,7 +43,7 @@ from profiler.samplers.host import HostSampler
 from profiler.samplers.numa import NumaSampler
 from profiler.samplers.sensors import GpuSensors
 
-sample_flush_s = 1.0  # a batch costs 0.9 kB, and samples need not be on disk as soon as events
+sample_flush_s = 2.0  # a batch costs 0.9 kB and 0.3 ms; samples need not be on disk as soon as events
 poll_s = 0.2  # between looks at the stop event, the time limit and received signals
 forwarded = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 switched_off = {"status": "n/a", "reason": "switched off", "cpu_s": 0.0}
@@ -54,9 +54,10 @@ class RecordOptions:
     """How to record."""
 
     gpu: str = "nvml"  # nvml | none | replay:FILE
-    gil: bool = True
-    host_interval_s: float = 0.5
-    gpu_interval_s: float = 0.1
+    gil: bool = True  # who waits for the GIL
+    gil_holders: bool = False  # and who holds it: py-spy all the time, at 2 to 8 % of a core
+    host_interval_s: float = 1.0
+    gpu_interval_s: float = 0.2
     time_limit_s: float | None = None
     grace_s: float = 10.0  # between the request to stop and SIGKILL
     log: Path | None = None  # takes the child's stdout and stderr; they are inherited without it
@@ -236,24 +237,37 @@ def _choose_samplers(
     if sensors is not None:
         is_own = descends_from(child.launcher_pid)
         yield GpuSampler(sensors, options.gpu_interval_s, is_own=is_own)
+    published = _Published(run)
+    if options.gil_holders:
+        yield GilSampler(lambda: _trainer_pid(published, child.pid))
     if options.gil:
-        yield GilSampler(lambda: _trainer_pid(run, child.pid))
-        yield GilWaitSampler(lambda: _published(run, "gil"), child.launcher_pid)
+        yield GilWaitSampler(lambda: published.entry("gil"), child.launcher_pid)
 
 
-def _trainer_pid(run: RunDir, started_pid: int) -> int:
+def _trainer_pid(published: _Published, started_pid: int) -> int:
     """The trainer's own pid: the command may be a wrapper that started it."""
-    pids = _published(run, "pids")
+    pids = published.entry("pids")
     pid = pids.get("trainer") if isinstance(pids, dict) else None
     return pid if isinstance(pid, int) and Path(f"/proc/{pid}").exists() else started_pid
 
 
-def _published(run: RunDir, key: str) -> object:
-    """An entry of run.json as it stands; None when it is not there."""
-    try:
-        return run.manifest().get(key)
-    except RunError:
-        return None
+class _Published:
+    """What the trainer says of itself in run.json, which is read again only once it was replaced."""
+
+    def __init__(self, run: RunDir) -> None:
+        self._run = run
+        self._seen: tuple[tuple[int, int], dict[str, Any]] | None = None  # inode and time of change
+
+    def entry(self, key: str) -> object:
+        """An entry of run.json as it stands; None when it is not there. Safe from several threads."""
+        try:
+            found = self._run.manifest_path.stat()
+            mark, seen = (found.st_ino, found.st_mtime_ns), self._seen
+            if seen is None or seen[0] != mark:
+                self._seen = seen = mark, self._run.manifest()
+        except (OSError, RunError):
+            return None
+        return seen[1].get(key)
 
 
 def _check_command(command: Sequence[str]) -> None:

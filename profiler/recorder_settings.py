@@ -1,4 +1,4 @@
-"""`--set` for the recorder: `sensors.gpu=replay:FILE` and the like, onto RecordOptions.
+"""`--set` for the recorder: `sensors.gpu=replay:FILE`, `sensors.gil_holders=true`, onto RecordOptions.
 
 Spelled as knobs are, but no part of the trainer's configuration: how a run is watched does not change it.
 Knows nothing of command lines.
@@ -13,7 +13,8 @@ from typing import Any, Final
 from dflash.contract.errors import UsageError, nearest
 from profiler.recorder import RecordOptions
 
-settings: Final = {"sensors.gpu": "gpu"}  # name: field of RecordOptions
+settings: Final = {"sensors.gpu": "gpu", "sensors.gil_holders": "gil_holders"}  # field of RecordOptions
+_booleans: Final = {"true": True, "false": False}
 
 
 def apply_settings(options: RecordOptions, assignments: Sequence[str]) -> RecordOptions:
@@ -33,5 +34,12 @@ def apply_settings(options: RecordOptions, assignments: Sequence[str]) -> Record
                 if near
                 else "settings of the trainer belong behind --, to the command that is recorded",
             )
-        changes[settings[name]] = value
+        field = settings[name]
+        changes[field] = _switch(name, value) if isinstance(getattr(options, field), bool) else value
     return replace(options, **changes)
+
+
+def _switch(name: str, value: str) -> bool:
+    if value not in _booleans:
+        raise UsageError("not a value of this setting", where=name, found=value, expected="true or false")
+    return _booleans[value]

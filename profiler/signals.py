@@ -16,7 +16,7 @@ from profiler.waits import name_of_part, stages
 
 resident_metrics: Final = ("rss_anon_bytes", "rss_shmem_bytes", "rss_file_bytes")
 instrument: Final = "tell them from inside, in ten lines: docs/probe-api.md"
-_gpu_metric, _gil_metrics = "util_pct", ("gil_held_share", "gil_wait_samples")
+_gpu_metric, _wait_metric = "util_pct", "gil_wait_samples"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,10 @@ def missing_signals(timeline: Timeline) -> tuple[MissingSignal, ...]:
     no_gpu = _why_unsampled(timeline, "gpu", (_gpu_metric,))
     if no_gpu is not None:
         found.append(MissingSignal("GPU utilisation and power", no_gpu))
-    gil = [_why_unsampled(timeline, source, _gil_metrics) for source in ("gil", "gil_wait")]
-    if all(reason is not None for reason in gil):
-        found.append(MissingSignal("who holds the GIL and who waits for it", str(gil[0])))
+    no_waits, no_holders = _why_unsampled(timeline, "gil_wait", (_wait_metric,)), timeline.gil.no_holders
+    if no_waits is not None and no_holders is not None:
+        reason = f"waits: {no_waits}; holders: {no_holders}"
+        found.append(MissingSignal("who holds the GIL and who waits for it", reason))
     return tuple(found)
 
 

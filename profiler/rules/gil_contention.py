@@ -110,7 +110,7 @@ def _evidence(timeline: Timeline, loads: Loads) -> list[Evidence]:
         quantity("threads that wait for it", None if reason else float(len(contenders)), "", reason),
         quantity("cores in use by them", _cores(timeline, contenders), "", _no_cpu_times),
         share("these threads waiting for a CPU", _mean(contenders["cpu_wait_share"]), _no_cpu_times),
-        share("time some thread holds it", timeline.gil.held_share, "py-spy saw no holder"),
+        share("time some thread holds it", timeline.gil.held_share, timeline.gil.no_holders),
         *(share(f"time thread {name} holds it", held) for name, held in timeline.gil.holders[:1]),
         *([] if busy is None else [share(f"CPU of {busy[0]}", busy[1])]),
     ]

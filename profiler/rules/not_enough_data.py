@@ -83,7 +83,7 @@ def _seen(timeline: Timeline) -> list[Evidence]:
         quantity("CPU cores in use", signals.cores_used(timeline), "", unsampled),
         quantity("resident memory at most", signals.peak_resident_bytes(timeline), "B", unsampled),
         share("utilisation of the busiest GPU", signals.mean_utilisation(timeline), "no GPU was read"),
-        share("time any thread holds the GIL", signals.gil_held_share(timeline), "it was not sampled"),
+        share("time any thread holds the GIL", signals.gil_held_share(timeline), timeline.gil.no_holders),
     ]
 
 

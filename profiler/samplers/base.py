@@ -38,6 +38,7 @@ class Sampler(Protocol):
     interval_s: float
     metrics: tuple[str, ...]  # all it may ever emit
     jitter_share: float = 0.2  # of the interval, in which a tick may fall
+    rest_s: float = 0.0  # ticks of this time are left out after a sample; read after each
     warning: str | None = None  # the one thing worth telling, once
     helper_cpu_s: float = 0.0  # CPU time of processes that it started
 
@@ -101,7 +102,10 @@ class SamplerThread:
 
     def __init__(self, sampler: Sampler, log: ArrowLog) -> None:
         self._sampler, self._log = sampler, log
-        self._stop = threading.Event()
+        self._running = (
+            threading.Lock()
+        )  # held until stopped: waiting for it costs a third less than an Event
+        self._running.acquire()
         self._problem: str | None = None  # the first failure
         self._values = 0
         self._cpu_s = 0.0
@@ -113,7 +117,8 @@ class SamplerThread:
 
     def stop(self) -> SamplerReport:
         """Take the last readings, close sampler and log, and say how it went."""
-        self._stop.set()
+        if self._running.locked():
+            self._running.release()
         self._thread.join(stop_limit_s)
         if self._thread.is_alive():
             self._problem = f"did not stop within {stop_limit_s:g} s"
@@ -132,9 +137,10 @@ class SamplerThread:
             schedule = Schedule(
                 self._sampler.interval_s, time.monotonic(), jitter_share=self._sampler.jitter_share
             )
-            while not self._stop.wait(schedule.delay_s(time.monotonic())):
-                if not self._take(self._sampler.sample):
-                    schedule.skip(retry_s)
+            while not self._running.acquire(timeout=schedule.delay_s(time.monotonic())):
+                pause_s = self._sampler.rest_s if self._take(self._sampler.sample) else retry_s
+                if pause_s > 0:
+                    schedule.skip(pause_s)
         self._take(self._sampler.close)
         self._cpu_s = time.thread_time() - started_s + self._sampler.helper_cpu_s
         self._write(Reading(time.monotonic_ns(), everything, "sampler_cpu_s", self._cpu_s))

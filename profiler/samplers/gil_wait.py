@@ -3,26 +3,28 @@
 A thread waits when it sleeps in a futex inside the GIL's condition variable, whose place the trainer
 publishes (dflash/contract/gil_range.py). Looks are counted, so that a share is a ratio of two counts: within
 about 2 points for waits of milliseconds, too low for convoys of microseconds (docs/benchmarks/README.md). A
-look costs about 4 µs; sweeps become rarer where they would take more than a hundredth of a core. Knows
-nothing of stages, nor of who holds the GIL.
+look costs about 4 µs; threads that sleep are looked at more seldom, and sweeps become rarer where they would
+take more than a little of a core. Knows nothing of stages, nor of who holds the GIL.
 """
 
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from profiler.launcher import descendants
-from profiler.samplers.base import Reading, Sampler, everything
+from profiler.samplers.base import Reading, Sampler, everything, retry_s
 
 rate_hz = 50.0  # sweeps, at most
-cost_share = 0.01  # of a core, at most
+cost_share = 0.006  # of a core, at most
 rows_every_s = 1.0  # and a look for new threads
 most_threads = 400  # each holds a file open
-parked_after, parked_stride = 32, 8  # a thread that sleeps through so many looks is looked at more seldom
+# A thread that sleeps through so many looks in a row is looked at in every so many sweeps, most sleep first.
+strides = ((48, 32), (32, 8))
 _look_bytes = 128
 _most_range_bytes = 4096
 
@@ -53,6 +55,7 @@ class _Thread:
     waits: int = 0  # sweeps in which it waited
     written: int = -1  # what was last emitted of `waits`
     seen: bytes = b""
+    waits_now: bool = False  # what `seen` means
     same: int = 0  # looks in a row that found it in one and the same sleep
 
 
@@ -68,16 +71,23 @@ class GilWaitSampler(Sampler):
     jitter_share = 1.0  # a sweep anywhere within its slot: the GIL changes hands periodically
 
     def __init__(
-        self, find_gil: Callable[[], object], root_pid: int, cpu_clock: Callable[[], float] = time.thread_time
+        self,
+        find_gil: Callable[[], object],
+        root_pid: int,
+        cpu_clock: Callable[[], float] = time.thread_time,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         """`find_gil`: key `gil` of run.json, None until it is there; its process must be below `root_pid`."""
-        self._find_gil, self._root_pid, self._cpu_clock = find_gil, root_pid, cpu_clock
+        self._find_gil, self._root_pid = find_gil, root_pid
+        self._cpu_clock, self._clock, self._jitter = cpu_clock, clock, jitter
         self._searches = 0
         self._pid: int | None = None  # of the process that published; None: not found yet
         self._words: frozenset[bytes] = frozenset()
         self._threads: dict[int, _Thread] = {}
         self._sweeps = 0
-        self._spent_s, self._debt_s = 0.0, 0.0  # CPU time of all, and what of it the ticks do not allow
+        self._spent_s, self._debt_s = 0.0, 0.0  # CPU time of all, and what of it the time does not allow
+        self._at_s = 0.0
         self._next_rows_s = 0.0
         self._given_up = False
 
@@ -85,21 +95,21 @@ class GilWaitSampler(Sampler):
         if not Path("/proc/self/syscall").exists():
             return no_proc
         self.warning = unpublished
-        self._spent_s = self._cpu_clock()
+        self._spent_s, self._at_s = self._cpu_clock(), self._clock()
         return None
 
     def sample(self) -> Iterator[Reading]:
         if self._given_up:
+            self.rest_s = retry_s
             return
-        if (now_s := time.monotonic()) >= self._next_rows_s:
+        now_s = self._clock()
+        if now_s >= self._next_rows_s:
             self._next_rows_s = now_s + rows_every_s
             yield from self._find_process() if self._pid is None else self._rows()
             yield from self._find_threads()
-        spent_s = self._cpu_clock()
-        self._debt_s = max(0.0, self._debt_s + spent_s - self._spent_s - cost_share * self.interval_s)
-        self._spent_s = spent_s
-        if self._threads and self._debt_s == 0.0:
+        if self._threads:
             yield from self._sweep()
+        self.rest_s = self._repay(now_s) if self._threads else rows_every_s
 
     def close(self) -> Iterator[Reading]:
         if self._given_up:
@@ -110,6 +120,14 @@ class GilWaitSampler(Sampler):
             yield from self._give_up(self.warning)
         self._pid, self._given_up = None, True
         self._drop_threads()
+
+    def _repay(self, now_s: float) -> float:
+        """How long to rest: to wake and find that one may not look costs nearly as much as looking."""
+        spent_s = self._cpu_clock()
+        allowed_s = cost_share * (now_s - self._at_s)
+        self._debt_s = max(0.0, self._debt_s + spent_s - self._spent_s - allowed_s)
+        self._spent_s, self._at_s = spent_s, now_s
+        return max(0.0, self._debt_s / cost_share - self.interval_s)
 
     def _find_process(self) -> Iterator[Reading]:
         self._searches += 1
@@ -175,14 +193,23 @@ class GilWaitSampler(Sampler):
 
     def _look(self, thread: _Thread) -> None:
         found = os.pread(thread.file, _look_bytes, 0)  # b"running", or number, arguments and stack pointer
-        thread.same = thread.same + 1 if found == thread.seen and found[:1] != b"r" else 0
-        thread.seen = found
-        fields = found.split(b" ", 2)
-        if len(fields) > 1 and fields[1] in self._words:
+        if found != thread.seen:
+            fields = found.split(b" ", 2)
+            thread.waits_now = len(fields) > 1 and fields[1] in self._words
+            thread.seen, thread.same = found, 0
+        elif not thread.waits_now and found[:1] != b"r":
+            thread.same += 1
+        if thread.waits_now:
             thread.waits += self._sweeps - thread.last_sweep
-            thread.same = 0
         thread.last_sweep = self._sweeps
-        thread.next_sweep = self._sweeps + (parked_stride if thread.same >= parked_after else 1)
+        thread.next_sweep = self._sweeps + self._stride(thread.same)
+
+    def _stride(self, same: int) -> int:
+        """Sweeps to the next look; uneven, lest looks beat against what a thread does periodically."""
+        for looks, stride in strides:
+            if same >= looks:
+                return round(stride * (0.5 + self._jitter()))
+        return 1
 
     def _rows(self) -> Iterator[Reading]:
         t_ns = time.monotonic_ns()

@@ -23,6 +23,7 @@ from profiler.samplers.metrics import (
     power_samples,
     process_metrics,
     slow_s,
+    tick_s,
 )
 from profiler.samplers.nvml import NvmlSensors
 from profiler.samplers.replay import ReplaySensors
@@ -97,13 +98,14 @@ class GpuSampler(Sampler):
     def __init__(
         self,
         sensors: GpuSensors,
-        interval_s: float = 0.1,
+        interval_s: float = tick_s,
         clock: Callable[[], float] = time.monotonic,
         is_own: Callable[[int], bool] = lambda pid: pid == os.getpid(),
     ) -> None:
         self.interval_s = interval_s
         self._sensors, self._clock, self._is_own = sensors, clock, is_own
         self._series: dict[tuple[str, str], _Series] = {}
+        self._readable: dict[str, list[tuple[str, _Series]]] = {}  # by device: what `read` may be asked for
         self._reopen_after_s: float | None = None
         self._used: dict[str, Answer] = {}  # the latest memory in use, by device
         self._empty_drains: Counter[str] = Counter()
@@ -147,10 +149,11 @@ class GpuSampler(Sampler):
         return self._series_of(device, metric).is_due(now_s + self.interval_s / 2, at_end=at_end)
 
     def _sample_device(self, index: int, device: GpuDevice, now_s: float, at_end: bool) -> Iterator[Reading]:
+        soon_s = now_s + self.interval_s / 2
         due = [
             name
-            for name, metric in metric_table.items()
-            if (not at_end or metric.interval_s is None) and self._is_due(device, name, now_s, at_end)
+            for name, series in self._readable_of(device)
+            if (not at_end or metric_table[name].interval_s is None) and series.is_due(soon_s, at_end=at_end)
         ]
         if due:
             t_ns = time.monotonic_ns()
@@ -202,6 +205,11 @@ class GpuSampler(Sampler):
                 self.warning = f"{device.key}: {metric} stopped answering: {series.broken}"
             if news is not None:
                 yield Reading(t_ns, device.key, metric, *news)
+
+    def _readable_of(self, device: GpuDevice) -> list[tuple[str, _Series]]:
+        if device.key not in self._readable:
+            self._readable[device.key] = [(name, self._series_of(device, name)) for name in metric_table]
+        return self._readable[device.key]
 
     def _series_of(self, device: GpuDevice, metric: str) -> _Series:
         key = (device.key, metric)

@@ -50,7 +50,7 @@ class HostSampler(Sampler):
         "cgroup_usage_bytes",
     )
 
-    def __init__(self, root_pid: int, interval_s: float = 0.5) -> None:
+    def __init__(self, root_pid: int, interval_s: float = 1.0) -> None:
         self.interval_s = interval_s
         self._tree = ProcessTree(root_pid)
         self._cgroup = MemoryCgroup(())
@@ -67,11 +67,17 @@ class HostSampler(Sampler):
 
     def sample(self) -> Iterator[Reading]:
         self._t_ns = time.monotonic_ns()
-        self._tree.refresh()
+        ran = self._tree.refresh()
+        yield from self._sample_tree()
+        for thread in ran:  # a few of hundreds
+            yield from self._on_change(thread.key, "thread_cpu_s", thread.cpu_s)
+            yield from self._on_change(thread.key, "thread_run_queue_wait_s", thread.run_queue_wait_s)
         if time.monotonic() >= self._next_switches_s:
             self._next_switches_s = time.monotonic() + switches_every_s
-            self._tree.refresh_switches()
-        yield from self._sample_tree()
+            for thread in self._tree.refresh_switches():
+                if thread.gave_up is not None and thread.pushed_off is not None:
+                    yield from self._on_change(thread.key, "thread_voluntary_switches", thread.gave_up)
+                    yield from self._on_change(thread.key, "thread_involuntary_switches", thread.pushed_off)
         yield from self._sample_machine()
 
     def close(self) -> Iterator[Reading]:
@@ -97,13 +103,6 @@ class HostSampler(Sampler):
             rss_bytes = sum(part for part in known if part is not None) if any(known) else None
             yield self._read(process.key, "process_rss_bytes", rss_bytes, "the kernel does not say")
             yield self._read(process.key, "process_cpu_s", process.cpu_s)
-            for thread in process.threads.values():  # hundreds, most of them asleep
-                yield from self._on_change(thread.key, "thread_cpu_s", thread.cpu_s)
-                yield from self._on_change(thread.key, "thread_run_queue_wait_s", thread.run_queue_wait_s)
-                if thread.gave_up is not None:
-                    yield from self._on_change(thread.key, "thread_voluntary_switches", thread.gave_up)
-                if thread.pushed_off is not None:
-                    yield from self._on_change(thread.key, "thread_involuntary_switches", thread.pushed_off)
 
     def _sample_machine(self) -> Iterator[Reading]:
         memory, swap, cpu = psutil.virtual_memory(), psutil.swap_memory(), psutil.cpu_times()

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 fast: Final = 0.0  # every tick of the sampler
-util_s: Final = 0.2  # the driver renews utilisation about so often
+tick_s: Final = 0.2  # the driver renews utilisation about so often, and keeps a finer series of power itself
 slow_s: Final = 1.0  # what costs more, or changes slowly
-rare_s: Final = 5.0  # what costs milliseconds
+rare_s: Final = 5.0  # totals that cost up to a millisecond, and what only checks another reading
 ends: Final = None  # when sampling starts and when it ends
 
 
@@ -58,9 +58,9 @@ _percent, _mhz, _watts, _bytes = 100.0, 20_000.0, 20_000.0, 1e15
 
 _listed: Final = (
     _level("power_w", fast, _watts, 1e3, zero_is_unknown=True),
-    _level("sm_clock_mhz", fast, _mhz, zero_is_unknown=True),
-    _level("util_pct", util_s, _percent),
-    _level("throttle_reasons", util_s, 2.0**32, on_change=True),
+    _level("util_pct", fast, _percent),
+    _level("sm_clock_mhz", slow_s, _mhz, zero_is_unknown=True),
+    _level("throttle_reasons", slow_s, 2.0**32, on_change=True),
     _level("temp_c", slow_s, 200.0, zero_is_unknown=True),
     _level("mem_clock_mhz", slow_s, _mhz, on_change=True, zero_is_unknown=True),
     _level("mem_used_bytes", slow_s, _bytes),
@@ -73,12 +73,12 @@ _listed: Final = (
     _level("dram_active_pct", slow_s, _percent),
     _total("pcie_tx_bytes"),
     _total("pcie_rx_bytes"),
-    _total("nvlink_tx_bytes", 1 / 1024),
-    _total("nvlink_rx_bytes", 1 / 1024),
-    _total("throttled_power_s", 1e9),
-    _total("throttled_thermal_s", 1e9),
-    _total("throttled_board_s", 1e9),
-    _total("throttled_reliability_s", 1e9),
+    _total("nvlink_tx_bytes", 1 / 1024, rare_s),
+    _total("nvlink_rx_bytes", 1 / 1024, rare_s),
+    _total("throttled_power_s", 1e9, rare_s),
+    _total("throttled_thermal_s", 1e9, rare_s),
+    _total("throttled_board_s", 1e9, rare_s),
+    _total("throttled_reliability_s", 1e9, rare_s),
     _level("power_avg_w", rare_s, _watts, 1e3, zero_is_unknown=True),
     _total("energy_j", 1e3, ends),
 )

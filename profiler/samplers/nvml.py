@@ -88,6 +88,7 @@ class NvmlSensors(GpuSensors):
         self._found: list[_Gpu] = []
         self._errors: dict[int, str] = {}  # NVML's error number to its name
         self._pid_namespace = pid_namespace
+        self._sees_pids = False
 
     def open(self) -> str | None:
         self.close()
@@ -101,6 +102,7 @@ class NvmlSensors(GpuSensors):
         except pynvml.NVMLError as error:
             return explain_start(self._name(error))
         self._nvml = pynvml
+        self._sees_pids = self._sees_the_machines_pids()
         self._found = list({gpu.device.key: gpu for gpu in self._find()}.values())  # a name is one device's
         if self._found:
             return None
@@ -157,7 +159,7 @@ class NvmlSensors(GpuSensors):
         return samples
 
     def processes(self, index: int) -> list[GpuProcess] | Unreadable:
-        if not self._sees_the_machines_pids():
+        if not self._sees_pids:
             return other_namespace
         gpu = self._found[index]
         found: dict[int, GpuProcess] = {}

@@ -181,3 +181,14 @@ def test_eight_gpus_get_a_row_each_and_a_missing_metric_one_reason(busy: LiveVie
     assert shown.count("400/700 W") == shown.count("81/141 GB") == 8
     assert shown.count("sm act n/a: this card does not say") == 1
     assert "and 4 more" in shown
+
+
+def test_holders_of_the_gil_have_a_column_only_where_somebody_asked_for_them(busy: LiveView) -> None:
+    view = full(busy)
+    assert "gil held" in snapshot(view, 100)
+    off = Number(None, "switched off: ask on the spot")
+    without = replace(view, threads=tuple(replace(row, gil_hold=off) for row in view.threads))
+    shown = snapshot(without, 100)
+    assert "gil held" not in shown
+    assert "switched off" not in shown
+    assert "gil wait" in shown

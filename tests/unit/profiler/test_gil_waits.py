@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from profiler.gil_waits import GilWaits, measure_gil, not_sampled, too_few
+from profiler.gil_waits import GilWaits, measure_gil, no_segment, not_sampled, too_few
 from profiler.run import Run
 from tests.run_builder import RunBuilder, nanoseconds
 
@@ -98,3 +98,17 @@ def test_holders_are_named_with_the_largest_first(tmp_path: Path) -> None:
     found = gil(tmp_path, rows, 0, 10)
     assert found.held_share == pytest.approx(0.9)
     assert found.holders == (("spin", pytest.approx(0.7)), ("target-0", pytest.approx(0.2)))
+    assert found.no_holders is None
+    assert gil(tmp_path / "between", rows, 9, 20).no_holders == no_segment
+
+
+def test_without_py_spy_holders_are_switched_off_and_waits_are_there(tmp_path: Path) -> None:
+    found = gil(tmp_path, sweeps() + waits("7:a", (0, 0), (10, 250)), 0, 10)
+    assert (found.reason, found.held_share, found.holders) == (None, None, ())
+    assert found.no_holders is not None
+    assert found.no_holders.startswith("switched off: `dflash-profile holder RUN`")
+
+
+def test_what_kept_py_spy_from_looking_is_told(tmp_path: Path) -> None:
+    rows: list[Row] = [("gil", "*", "gil_held_share", 1.0, None, "py-spy is not installed")]
+    assert gil(tmp_path, rows, 0, 10).no_holders == "py-spy is not installed"

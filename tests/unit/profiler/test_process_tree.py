@@ -7,6 +7,8 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,23 @@ from profiler import process_tree
 from profiler.process_tree import ProcessTree
 
 MiB = 1 << 20
+ticks_per_s = os.sysconf("SC_CLK_TCK")
 
 
 def write_process(
-    proc: Path, pid: int, *, anon_kb: int, threads: dict[int, tuple[int, int, int]], faults: int = 9
+    proc: Path,
+    pid: int,
+    *,
+    anon_kb: int,
+    threads: dict[int, tuple[int, int, int]],
+    faults: int = 9,
+    cpu_s: float | None = None,
 ) -> None:
-    """`threads`: tid to schedstat's run ns, wait ns and time slices."""
+    """`threads`: tid to schedstat's run ns, wait ns and time slices; `cpu_s`: their sum without it."""
+    if cpu_s is None:
+        cpu_s = sum(run_ns for run_ns, _, _ in threads.values()) / 1e9
+    user = round(0.75 * cpu_s * ticks_per_s)
+    system = round(cpu_s * ticks_per_s) - user
     folder = proc / str(pid)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "comm").write_text("python\n")
@@ -28,7 +41,7 @@ def write_process(
         f"Name:\tpython\nVmLck:\t16 kB\nVmPin:\t32 kB\n"
         f"RssAnon:\t{anon_kb} kB\nRssFile:\t8 kB\nRssShmem:\t4 kB\nVmSwap:\t2 kB\n"
     )
-    (folder / "stat").write_text(f"{pid} (a) b (c)) S 1 2 3 4 5 6 70 80 {faults} 100 110\n")
+    (folder / "stat").write_text(f"{pid} (a) b (c)) S 1 2 3 4 5 6 70 80 {faults} 100 {user} {system}\n")
     for tid, (run_ns, wait_ns, slices) in threads.items():
         (folder / "task" / str(tid)).mkdir(parents=True, exist_ok=True)
         (folder / "task" / str(tid) / "comm").write_text(f"worker{tid}\n")
@@ -96,11 +109,11 @@ def test_scans_for_new_processes_stay_cheap(tmp_path: Path, monkeypatch: pytest.
 
     monkeypatch.setattr(process_tree, "descendants", slow_scan)
     tree = ProcessTree(1, proc=tmp_path, clock=lambda: now_s[0])
-    while now_s[0] < 130:
+    while now_s[0] < 220:
         tree.refresh()
         now_s[0] += 0.5
     assert len(scans) > 3
-    assert 0.05 * len(scans) <= 0.011 * 30 + 0.05
+    assert 0.05 * len(scans) <= 1.1 * process_tree.scan_share * 120 + 0.05
 
 
 def test_real_process_is_measured() -> None:
@@ -168,3 +181,86 @@ def test_why_threads_left_their_cpus_is_read_of_those_that_ran(tree: ProcessTree
     first.switches += 1
     tree.refresh_switches()
     assert (first.gave_up, first.pushed_off) == (50, 20)
+
+
+@dataclass
+class Sleepy:
+    """A process of one worker and many threads that sleep for ever, looked at each second."""
+
+    folder: Path
+    tree: ProcessTree
+    now_s: float = 100.0
+    worker_s: int = 0
+    reads: Counter[int] = field(default_factory=Counter)
+    sleepers: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+
+    @property
+    def used_s(self) -> float:
+        """CPU time of all threads that are there."""
+        return self.worker_s + sum(run_ns for run_ns, _, _ in self.sleepers.values()) / 1e9
+
+    def second(self, cpu_s: float | None = None) -> set[int]:
+        """Let a second of the worker pass; returns the threads that are said to have run."""
+        self.now_s += 1
+        self.worker_s += 1
+        threads = {10: (self.worker_s * 10**9, 0, self.worker_s), **self.sleepers}
+        write_process(self.folder, 10, anon_kb=1, threads=threads, cpu_s=cpu_s)
+        self.reads.clear()
+        return {thread.tid for thread in self.tree.refresh()}
+
+
+@pytest.fixture
+def sleepy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sleepy:
+    monkeypatch.setattr(process_tree, "descendants", lambda root: [10])
+    tree = ProcessTree(1, proc=tmp_path, clock=lambda: made.now_s)
+    made = Sleepy(tmp_path, tree, sleepers={tid: (tid * 10**6, 0, 1) for tid in range(11, 51)})
+    read = process_tree._read
+
+    def count(path: str) -> bytes:
+        if path.endswith("schedstat"):
+            made.reads[int(path.split("/")[-2])] += 1
+        return read(path)
+
+    monkeypatch.setattr(process_tree, "_read", count)
+    assert made.second() == set(range(10, 51))  # what is new counts as having run
+    for _ in range(process_tree.asleep_after):
+        assert made.second() == {10}
+    return made
+
+
+def test_sleepers_are_read_seldom_and_the_worker_each_time(sleepy: Sleepy) -> None:
+    total = Counter[int]()
+    for _ in range(20):
+        assert sleepy.second() == {10}
+        total += sleepy.reads
+    assert total.pop(10) == 20
+    assert total == dict.fromkeys(sleepy.sleepers, 20 // process_tree.sleeper_s)
+
+
+def test_a_sleeper_that_wakes_is_noticed_within_five_seconds(sleepy: Sleepy) -> None:
+    sleepy.sleepers[30] = (31 * 10**6, 7, 2)  # a millisecond: too little for the process's sum to tell
+    ran = [sleepy.second() for _ in range(round(process_tree.sleeper_s))]
+    assert {10, 30} in ran
+    thread = sleepy.tree.processes[10].threads[30]
+    assert (thread.cpu_s, thread.run_queue_wait_s, thread.switches) == (0.031, 7e-9, 2)
+    sleepy.sleepers[30] = (32 * 10**6, 7, 3)
+    assert sleepy.second() == {10, 30}  # from now on it is looked at each time
+    assert sleepy.tree.cpu_s == pytest.approx(sleepy.used_s)
+
+
+def test_a_sleeper_that_works_is_noticed_at_once(sleepy: Sleepy) -> None:
+    sleepy.second()  # its time has not come for seconds
+    sleepy.sleepers[30] = (400 * 10**6, 0, 5)
+    assert sleepy.second() == {10, 30}
+    assert sleepy.tree.cpu_s == pytest.approx(sleepy.used_s)
+    assert sleepy.second() == {10}
+    assert set(sleepy.reads) == {10, 30}  # the worker, and who has just run
+
+
+def test_threads_that_come_and_go_unseen_do_not_make_everyone_read_for_ever(sleepy: Sleepy) -> None:
+    told_s = sleepy.used_s
+    gone_s = 3.0  # of CPU time, by threads that no look ever saw
+    sleepy.second(told_s + 1 + gone_s)
+    assert set(sleepy.reads) == {10, *sleepy.sleepers}
+    sleepy.second(told_s + 2 + gone_s)
+    assert set(sleepy.reads) == {10}

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -231,23 +233,46 @@ def one_thread() -> Iterator[int]:
         child.kill()
 
 
-def test_a_look_at_a_parked_thread_stands_for_all_sweeps_since_the_last(
+@pytest.mark.parametrize(("looks", "stride"), gil_wait.strides)
+def test_a_look_at_a_sleeping_thread_stands_for_all_sweeps_since_the_last(
+    looks: int, stride: int, monkeypatch: pytest.MonkeyPatch, one_thread: int
+) -> None:
+    texts = Texts(monkeypatch)
+    sampler = GilWaitSampler(
+        lambda: {**good, "pid": one_thread}, os.getpid(), cpu_clock=lambda: 0.0, jitter=lambda: 0.5
+    )
+    assert sampler.open() is None
+    texts.now = asleep
+    while texts.looks < looks + 1:  # the first look only learns where it sleeps
+        list(sampler.sample())
+    for _ in range(2 * stride):
+        list(sampler.sample())
+    assert texts.looks == looks + 3
+    texts.now = waiting
+    for _ in range(stride):  # it is noticed by the next look
+        list(sampler.sample())
+    assert texts.looks == looks + 4
+    for _ in range(10):  # and from then on looked at in every sweep
+        list(sampler.sample())
+    assert texts.looks == looks + 14
+    rows = list(sampler.close())
+    assert last(rows, "gil_wait_samples", str(one_thread)) == stride + 10
+
+
+def test_looks_at_sleepers_do_not_beat_and_none_waits_longer_than_a_second(
     monkeypatch: pytest.MonkeyPatch, one_thread: int
 ) -> None:
     texts, sampler = Texts(monkeypatch), make({**good, "pid": one_thread})
     assert sampler.open() is None
     texts.now = asleep
-    for _ in range(gil_wait.parked_after + 2 * gil_wait.parked_stride):
+    looked_at = []
+    for sweep in range(5000):
+        before = texts.looks
         list(sampler.sample())
-    assert texts.looks == gil_wait.parked_after + 2
-    texts.now = waiting
-    for _ in range(5 * gil_wait.parked_stride):
-        list(sampler.sample())
-    rows = list(sampler.close())
-    sweeps, waits = last(rows, "gil_sweeps", "*"), last(rows, "gil_wait_samples", str(one_thread))
-    assert sweeps == gil_wait.parked_after + 7 * gil_wait.parked_stride
-    last_look_asleep = gil_wait.parked_after + 1 + gil_wait.parked_stride
-    assert waits == sweeps - last_look_asleep
+        looked_at += [sweep] * (texts.looks - before)
+    gaps = {after - before for before, after in itertools.pairwise(looked_at[60:])}
+    assert len(gaps) > 5
+    assert max(gaps) * GilWaitSampler.interval_s < 1.0
 
 
 @pytest.mark.parametrize("text", [b"running\n", waiting])
@@ -263,20 +288,52 @@ def test_who_runs_or_waits_is_looked_at_in_every_sweep(
     assert texts.looks == 100
 
 
+class Clocks:
+    """Time and CPU time of a sampling thread that is paced as `SamplerThread` does it."""
+
+    def __init__(self, sampler_of: Callable[[Clocks], GilWaitSampler]) -> None:
+        self.now_s, self.cpu_s, self.ticks = 0.0, 0.0, 0
+        self.sampler = sampler_of(self)
+        assert self.sampler.open() is None
+
+    def play(self, seconds: float, tick_cpu_s: float = 0.0) -> list[Reading]:
+        rows: list[Reading] = []
+        end_s = self.now_s + seconds
+        while self.now_s < end_s:
+            self.ticks += 1
+            self.cpu_s += tick_cpu_s
+            rows += self.sampler.sample()
+            interval_s = self.sampler.interval_s
+            self.now_s += interval_s * (1 + math.ceil(self.sampler.rest_s / interval_s))
+        return rows
+
+
 def test_sweeps_become_rarer_where_they_would_cost_too_much(
     monkeypatch: pytest.MonkeyPatch, one_thread: int
 ) -> None:
-    cpu_s = 0.0
+    def make_sampler(clocks: Clocks) -> GilWaitSampler:
+        def read(file: int, size: int, at: int) -> bytes:
+            clocks.cpu_s += 10 * gil_wait.cost_share * GilWaitSampler.interval_s
+            return b"running\n"
 
-    def read(file: int, size: int, at: int) -> bytes:
-        nonlocal cpu_s
-        cpu_s += 10 * gil_wait.cost_share * GilWaitSampler.interval_s
-        return b"running\n"
+        monkeypatch.setattr(os, "pread", read)
+        return GilWaitSampler(
+            lambda: {**good, "pid": one_thread},
+            os.getpid(),
+            cpu_clock=lambda: clocks.cpu_s,
+            clock=lambda: clocks.now_s,
+        )
 
-    monkeypatch.setattr(os, "pread", read)
-    sampler = GilWaitSampler(lambda: {**good, "pid": one_thread}, os.getpid(), cpu_clock=lambda: cpu_s)
-    assert sampler.open() is None
-    for _ in range(1000):
-        list(sampler.sample())
-    assert cpu_s <= 1.02 * gil_wait.cost_share * 1000 * GilWaitSampler.interval_s
-    assert last(list(sampler.close()), "gil_sweeps", "*") > 90
+    clocks = Clocks(make_sampler)
+    clocks.play(20.0)
+    assert clocks.cpu_s <= 1.02 * gil_wait.cost_share * clocks.now_s
+    sweeps = last(list(clocks.sampler.close()), "gil_sweeps", "*")
+    assert sweeps > 90
+    assert clocks.ticks == sweeps  # it is not woken for nothing
+
+
+@pytest.mark.parametrize(("gil", "ticks"), [(None, 61), ({"pid": 1, "reason": "free-threaded"}, 4)])
+def test_with_nothing_to_look_at_it_is_hardly_woken(gil: object, ticks: int) -> None:
+    clocks = Clocks(lambda made: GilWaitSampler(lambda: gil, os.getpid(), clock=lambda: made.now_s))
+    clocks.play(60.0)
+    assert clocks.ticks <= ticks

@@ -1,0 +1,64 @@
+"""Which samplers a recording has, and how it reads what the trainer publishes; more in tests/integration."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dflash.contract.rundir import RunDir, create_run
+from profiler import recorder
+from profiler.recorder import RecordOptions
+from profiler.samplers.gpu import open_sensors
+
+child: Any = SimpleNamespace(launcher_pid=1, pid=2)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDir:
+    return create_run(tmp_path / "run", command=["x"])
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        (RecordOptions(), ["host", "numa", "gpu", "gil_wait"]),
+        (RecordOptions(gil_holders=True), ["host", "numa", "gpu", "gil", "gil_wait"]),
+        (RecordOptions(gil=False), ["host", "numa", "gpu"]),
+        (RecordOptions(gil=False, gil_holders=True), ["host", "numa", "gpu", "gil"]),
+    ],
+)
+def test_samplers_are_those_that_were_asked_for(
+    run: RunDir, options: RecordOptions, names: list[str]
+) -> None:
+    found = recorder._choose_samplers(run, child, options, open_sensors("nvml"))
+    assert [sampler.name for sampler in found] == names
+    without_gpu = recorder._choose_samplers(run, child, options, None)
+    assert [sampler.name for sampler in without_gpu] == [name for name in names if name != "gpu"]
+
+
+def test_what_is_published_is_read_again_only_when_it_was_replaced(
+    run: RunDir, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads = []
+    real = RunDir.manifest
+    monkeypatch.setattr(RunDir, "manifest", lambda self: reads.append(time.monotonic()) or real(self))
+    published = recorder._Published(run)
+    assert [published.entry("gil") for _ in range(100)] == [None] * 100
+    assert len(reads) == 1
+    run.update(gil={"pid": 7})
+    reads.clear()
+    assert [published.entry("gil") for _ in range(100)] == [{"pid": 7}] * 100
+    assert published.entry("status") == "running"
+    assert len(reads) == 1
+
+
+def test_a_manifest_that_is_not_there_or_broken_says_nothing(run: RunDir) -> None:
+    published = recorder._Published(run)
+    run.manifest_path.write_text("{")
+    assert published.entry("gil") is None
+    run.manifest_path.unlink()
+    assert published.entry("gil") is None
