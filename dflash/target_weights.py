@@ -68,10 +68,41 @@ def _seeded(shape: str, seed: int, dtype: torch.dtype, attention: str) -> Target
     return TargetWeights(body, embedding, head, config)
 
 
+def read_config(name: str) -> PretrainedConfig:
+    """The configuration of the text decoder of the model called `name`. Raises ConfigError."""
+    if name.startswith(random_prefix):
+        return random_config(name.removeprefix(random_prefix))
+    from transformers import AutoConfig
+
+    source = _source(name)
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False)
+    except (OSError, ValueError, KeyError) as error:
+        raise _unloadable(name, error) from error
+    return cast("PretrainedConfig", config.get_text_config())
+
+
 def _pretrained(name: str, dtype: torch.dtype, attention: str) -> TargetWeights:
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
+    source = _source(name)
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            source, dtype=dtype, attn_implementation=attention, trust_remote_code=False
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise _unloadable(name, error) from error
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    tied = head is embedding
+    embedding = embedding.detach()
+    return TargetWeights(
+        model.get_decoder(), embedding, embedding if tied else head.detach(), model.config.get_text_config()
+    )
+
+
+def _source(name: str) -> str:
+    """The directory or hub name that transformers is given. Raises ConfigError for a missing directory."""
     path = Path(name).expanduser()
     looks_local = name.startswith((".", "/", "~")) or name.count("/") > 1
     if looks_local and not path.is_dir():
@@ -81,25 +112,15 @@ def _pretrained(name: str, dtype: torch.dtype, attention: str) -> TargetWeights:
             found=name,
             expected="a directory with config.json and safetensors, a hub name, or random:SHAPE",
         )
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            str(path) if path.is_dir() else name,
-            dtype=dtype,
-            attn_implementation=attention,
-            trust_remote_code=False,
-        )
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
-        raise ConfigError(
-            f"the target cannot be loaded: {_first_line(error)}",
-            where="target.model",
-            found=name,
-            remedy="check the name; without network, give the directory of a downloaded model or random:tiny",
-        ) from error
-    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
-    tied = head is embedding
-    embedding = embedding.detach()
-    return TargetWeights(
-        model.get_decoder(), embedding, embedding if tied else head.detach(), model.config.get_text_config()
+    return str(path) if path.is_dir() else name
+
+
+def _unloadable(name: str, error: Exception) -> ConfigError:
+    return ConfigError(
+        f"the target cannot be loaded: {_first_line(error)}",
+        where="target.model",
+        found=name,
+        remedy="check the name; without network, give the directory of a downloaded model or random:tiny",
     )
 
 

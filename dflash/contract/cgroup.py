@@ -57,6 +57,18 @@ class MemoryCgroup:
         """What the process's own group holds, page cache included, or None when nobody counts."""
         return self._first(("memory.current", "memory.usage_in_bytes"))
 
+    def free_bytes(self) -> int | None:
+        """What is left below every limit of the chain; idle page cache counts as free. None: no limit."""
+        found = []
+        for chain in self.chains:
+            for directory in chain:
+                limits = (_number(directory / name) for name in ("memory.max", "memory.limit_in_bytes"))
+                usages = (_number(directory / name) for name in ("memory.current", "memory.usage_in_bytes"))
+                limit, usage = next(filter(None, limits), None), next(filter(None, usages), None)
+                if limit is not None and usage is not None and limit < no_limit_bytes:
+                    found.append(max(0, limit - usage + _reclaimable(directory)))
+        return min(found, default=None)
+
     def oom_kills(self) -> int | None:
         """Processes of the group that the kernel has killed for memory, or None when nobody counts."""
         for chain in self.chains:
@@ -102,3 +114,13 @@ def _number(path: Path) -> int | None:
         return int(path.read_text())
     except (OSError, ValueError):
         return None
+
+
+def _reclaimable(directory: Path) -> int:
+    """Bytes of file pages that the kernel gives up first."""
+    try:
+        lines = (directory / "memory.stat").read_text().splitlines()
+    except OSError:
+        return 0
+    counts = dict(line.split(maxsplit=1) for line in lines)
+    return int(counts.get("total_inactive_file", counts.get("inactive_file", 0)))

@@ -1,0 +1,326 @@
+"""What a run will hold in the memory of every GPU and of the host: a ledger made before anything is loaded.
+
+Plain arithmetic over shapes. A place's needs are those of its worst moments: every role on it is counted at
+its own peak, as roles work at the same time. Lines of other moments are left out, so that lines add up to
+what is needed. Queues are counted full.
+
+The rule: what weighs the same all the time is counted as it is. On GPUs `slack_share` of what comes and goes
+is added, for gaps between blocks of torch's caching allocator. A place that needs more than it has free is
+refused.
+
+Knows nothing of torch or of how the figures come about; see `dflash/contract/activations.py` for those within
+a forward and backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dflash.contract.activations import (
+    BatchShape,
+    DrafterShape,
+    DrafterWork,
+    TargetShape,
+    Term,
+    float_bytes,
+    target_forward,
+    total,
+)
+from dflash.contract.config import TransportChoice
+
+host = "host"
+slack_share = 0.05
+# Workspace of cuBLAS for each pair of thread and stream: torch's default on Hopper, inside its allocator.
+workspace_bytes = 32 << 20
+# Code that CUDA, cuBLAS and triton load with their first kernels, outside torch's allocator and after the
+# context is there: `outside_allocator_bytes` of benchmarks/memory_plan.py says what it came to.
+late_code_bytes = 256 << 20
+send_buffers = 2  # of a target: one that is written, one on its way
+states_in_training = 2  # of a drafter: a batch is let go once the next one is enqueued
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """Everything that the plan depends on."""
+
+    target: TargetShape
+    drafter: DrafterShape
+    batch: BatchShape
+    targets: tuple[str, ...]  # the place of each; "host" for logical devices
+    drafters: tuple[str, ...]  # of each; the first leads
+    transport: TransportChoice
+    several_batches: bool  # a drafter trains more than one in a window, so gradients wait while it does
+    compiled_target: bool
+    compiled_drafter: bool
+    checkpointing: bool
+    chunk_blocks: int
+    prefetch_depth: int
+    checkpoints: bool  # some are written
+
+    @property
+    def emulated(self) -> bool:
+        return self.targets[0] == host
+
+    @property
+    def item_bytes(self) -> int:
+        """Tapped states of the largest batch."""
+        return self.batch.tokens * self.drafter.taps * self.target.hidden * self.target.each_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One entry of the ledger."""
+
+    place: str
+    name: str
+    bytes: int
+    why: str
+    passing: bool = False  # comes and goes, so that the allocator may leave gaps
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The plan of a run."""
+
+    lines: tuple[Line, ...]
+    moments: Mapping[str, str]  # "drafter 0": where its peak lies
+
+    @property
+    def places(self) -> tuple[str, ...]:
+        """GPUs first, the host last."""
+        names = {line.place for line in self.lines}
+        return (*sorted(names - {host}), *(names & {host}))
+
+    def at(self, place: str) -> tuple[Line, ...]:
+        """The lines of a place, largest first."""
+        lines = [line for line in self.lines if line.place == place and line.bytes]
+        return tuple(sorted(lines, key=lambda line: -line.bytes))
+
+    def needed_bytes(self, place: str) -> int:
+        """All lines of a place together."""
+        return sum(line.bytes for line in self.at(place))
+
+    def allocated_bytes(self, place: str) -> int:
+        """What torch's allocator will have handed out at its peak: all but slack and code."""
+        return sum(line.bytes for line in self.at(place) if line.name not in (slack_name, code_name))
+
+    def to_json(self, free_bytes: Mapping[str, int | None]) -> dict[str, Any]:
+        """For run.json and `plan --json`; `free_bytes` of places that said."""
+        places = [
+            {
+                "place": place,
+                "needed_bytes": self.needed_bytes(place),
+                "allocated_bytes": None if place == host else self.allocated_bytes(place),
+                "free_bytes": free_bytes.get(place),
+                "lines": [
+                    {"name": line.name, "bytes": line.bytes, "why": line.why} for line in self.at(place)
+                ],
+            }
+            for place in self.places
+        ]
+        return {"places": places, "moments": dict(self.moments)}
+
+
+slack_name, code_name = "allocator slack", "CUDA code loaded later"
+
+
+def plan_memory(facts: Facts) -> Ledger:
+    """The ledger of a run."""
+    moments: dict[str, str] = {}
+    lines: list[Line] = []
+    for index, place in enumerate(facts.targets):
+        lines += _target_lines(facts, index, place)
+        moments[f"target {index}"] = "forward"
+    for index, place in enumerate(facts.drafters):
+        moment, found = _worst_moment(facts, index)
+        moments[f"drafter {index}"] = moment
+        lines += _drafter_lines(facts, index, place)
+        lines += [Line(place, f"drafter {index}: {name}", size, why, True) for name, size, why in found]
+    lines += _in_flight_lines(facts)
+    moments[host], lines = _with_host(facts, lines)
+    lines += _slack_lines(lines)
+    return Ledger(tuple(lines), moments)
+
+
+def _target_lines(facts: Facts, index: int, place: str) -> Iterator[Line]:
+    shape = facts.target
+    yield Line(
+        place,
+        f"target {index}: weights",
+        shape.body_parameters * shape.each_bytes,
+        f"embedding and {shape.layers} layers, {shape.each_bytes} bytes a weight",
+    )
+    terms = target_forward(shape, facts.batch, compiled=facts.compiled_target)
+    why = f"inside a layer, {facts.batch.rows} × {facts.batch.width} tokens"
+    yield Line(place, f"target {index}: activations", total(terms), why, True)
+    if place != host:
+        yield Line(place, f"target {index}: cuBLAS workspace", workspace_bytes, "one thread")
+
+
+def _drafter_lines(facts: Facts, index: int, place: str) -> Iterator[Line]:
+    """What a drafter holds all the time."""
+    shape, each = facts.drafter, facts.drafter.each_bytes
+    weights = shape.parameters
+    yield Line(place, f"drafter {index}: weights", weights * each, f"{each} bytes a weight")
+    if not facts.emulated:  # on the host the loaded target's own are used
+        frozen = (1 if facts.target.tied else 2) * shape.vocab * shape.hidden * each
+        yield Line(place, f"drafter {index}: frozen embedding and head", frozen, "the target's, for the loss")
+        yield Line(place, f"drafter {index}: cuBLAS workspaces", 2 * workspace_bytes, "forward, backward")
+    if index == 0:
+        masters = 0 if each == float_bytes else weights * float_bytes
+        yield Line(place, "optimizer: float32 masters", masters, "4 bytes a weight, first drafter only")
+        yield Line(place, "optimizer: Adam's moments", 2 * weights * float_bytes, "8 bytes a weight")
+
+
+Entry = tuple[str, int, str]  # name, bytes, why
+
+
+def _worst_moment(facts: Facts, index: int) -> tuple[str, list[Entry]]:
+    """The moment of a drafter in which most comes together, and what does."""
+    moments = _moments(facts, index)
+    name = max(moments, key=lambda name: sum(size for _, size, _ in moments[name]))
+    return name, moments[name]
+
+
+def _moments(facts: Facts, index: int) -> dict[str, list[Entry]]:
+    work = DrafterWork(
+        shape=facts.drafter,
+        batch=facts.batch,
+        compiled=facts.compiled_drafter,
+        checkpointing=facts.checkpointing,
+        chunk_blocks=facts.chunk_blocks,
+    )
+    sums = ("gradients", facts.drafter.parameters * float_bytes, "float32, summed over a window")
+    waiting = [sums] if facts.several_batches else []
+    kept = ("activations", total(work.kept()), f"{work.slots} slots, {work.context} context tokens")
+    head = (*work.closing(), *work.head())
+    backward = (*work.recomputed(), *work.backward())
+    return {
+        "head": [*waiting, kept, ("logits", total(head), _largest(head))],
+        "backward": [*waiting, kept, ("gradients in the making", total(backward), _largest(backward))],
+        "optimizer step": [sums, *_summing(facts, index)],
+    }
+
+
+def _summing(facts: Facts, index: int) -> list[Entry]:
+    """What the sum over drafters and the step need for a moment."""
+    if index or len(facts.drafters) == 1:
+        return []
+    size = facts.drafter.largest_parameter * float_bytes
+    return [("gradient of another drafter", size, "one parameter at a time")]
+
+
+def _largest(terms: tuple[Term, ...]) -> str:
+    term = max(terms, key=lambda term: term.bytes)
+    return f"most for {term.name}"
+
+
+def _in_flight_lines(facts: Facts) -> Iterator[Line]:
+    """Tapped states on their way, wherever they wait."""
+    item, choice = facts.item_bytes, facts.transport
+    copied = [i for i, place in enumerate(facts.targets) if _leaves(facts, place)]
+    for index, place in enumerate(facts.targets):
+        count = send_buffers if index in copied and choice.path != "pageable" else 1
+        why = f"{count} of {item / 1e6:.0f} MB"
+        yield Line(place, f"target {index}: send buffers", count * item, why, True)
+    ends = len(facts.targets), len(facts.drafters)
+    for index, place in enumerate(facts.drafters):
+        # Each target may stand before a full queue with a batch that has arrived already.
+        waiting = choice.depth + ends[0]
+        if choice.queue == "shared":
+            waiting = -(-waiting // ends[1])
+        count = states_in_training + (0 if choice.path == "pageable" else waiting)
+        why = f"{count} of {item / 1e6:.0f} MB: in training, queued, and before a full queue"
+        yield Line(place, f"drafter {index}: received states", count * item, why, True)
+    if choice.path == "pinned" and not facts.emulated:
+        slabs = len(copied) * send_buffers
+        yield Line(host, "pinned slabs", slabs * item, f"{slabs} of {item / 1e6:.0f} MB", True)
+    if choice.path == "pageable":
+        queues = 1 if choice.queue == "shared" else ends[1]
+        count = queues * choice.depth + sum(ends)
+        why = f"{count} of {item / 1e6:.0f} MB: queued, and in the hands of stages"
+        yield Line(host, "queued states", count * item, why, True)
+
+
+def _leaves(facts: Facts, place: str) -> bool:
+    """Whether states of a target there must be copied to get to some drafter."""
+    return facts.transport.path != "peer" or any(other != place for other in facts.drafters)
+
+
+def _with_host(facts: Facts, lines: list[Line]) -> tuple[str, list[Line]]:
+    """The worst moment of the host, and all lines: those of stages that run there as far as it has them."""
+    training = [_batches_waiting(facts), *_kept_for_drafters(facts)]
+    moments = {"training": training, "writing a checkpoint": [*training, *_checkpoint(facts)]}
+    passing = sum(line.bytes for line in lines if line.place == host and line.passing)
+    sums = {name: passing + sum(size for _, size, _ in found) for name, found in moments.items()}
+    moments["loading"] = _loading(facts)
+    sums["loading"] = sum(size for _, size, _ in moments["loading"])
+    worst = max(sums, key=lambda name: sums[name])
+    if worst == "loading":  # nothing passes yet
+        lines = [line for line in lines if line.place != host or not line.passing]
+    return worst, lines + [Line(host, name, size, why) for name, size, why in moments[worst]]
+
+
+def _loading(facts: Facts) -> list[Entry]:
+    loaded = facts.target.loaded_parameters * facts.target.each_bytes
+    # On logical devices these become the drafters' weights, counted there.
+    drafters = 0 if facts.emulated else facts.drafter.parameters * float_bytes * len(facts.drafters)
+    return [
+        ("target as loaded", loaded, "before it is copied to devices"),
+        ("drafters as made", drafters, "float32, before they are copied to devices"),
+    ]
+
+
+def _kept_for_drafters(facts: Facts) -> list[Entry]:
+    """On logical devices all drafters use the loaded target's own embedding and head."""
+    if not facts.emulated:
+        return []
+    shape = facts.target
+    frozen = (1 if shape.tied else 2) * shape.vocab * shape.hidden * shape.each_bytes
+    return [("frozen embedding and head", frozen, "the target's, for the loss of all drafters")]
+
+
+def _batches_waiting(facts: Facts) -> Entry:
+    slots = facts.batch.anchors * facts.drafter.block_size
+    each = 32 * facts.batch.tokens + 12 * slots
+    count = facts.prefetch_depth + 1
+    return ("prefetched batches", count * each, f"{count} of {each / 1e6:.1f} MB")
+
+
+def _checkpoint(facts: Facts) -> list[Entry]:
+    if facts.emulated or not facts.checkpoints:
+        return []
+    size = 3 * facts.drafter.parameters * float_bytes
+    return [("checkpoint on its way to disk", size, "masters and moments")]
+
+
+def _slack_lines(lines: list[Line]) -> Iterator[Line]:
+    for place in sorted({line.place for line in lines} - {host}):
+        passing = sum(line.bytes for line in lines if line.place == place and line.passing)
+        why = f"{slack_share:.0%} of what comes and goes"
+        yield Line(place, slack_name, int(slack_share * passing), why)
+        yield Line(place, code_name, late_code_bytes, "outside torch's allocator")
+
+
+@dataclass(frozen=True, slots=True)
+class Lever:
+    """A change of the configuration that needs less memory."""
+
+    setting: str
+    facts: Facts
+
+
+def levers(facts: Facts) -> Iterator[Lever]:
+    """What could be changed, the cheapest for throughput first."""
+    if facts.chunk_blocks == 0 or facts.chunk_blocks > 32:
+        yield Lever("objective.chunk_blocks=32", replace(facts, chunk_blocks=32))
+    if facts.transport.depth > 1:
+        shallow = replace(facts.transport, depth=1)
+        yield Lever("transport.depth=1", replace(facts, transport=shallow))
+    if facts.transport.path == "pageable":
+        yield Lever("transport.path=peer", replace(facts, transport=replace(facts.transport, path="peer")))
+    if not facts.checkpointing:
+        yield Lever("drafter.checkpointing=layers", replace(facts, checkpointing=True))
+    yield Lever("half the pipeline.token_budget", replace(facts, batch=facts.batch.halved()))

@@ -1,0 +1,278 @@
+"""Whether a run fits into memory, before weights are loaded: shapes from configurations, room from devices.
+
+The arithmetic is `dflash/contract/memory_plan.py`. Reads no weights: a target is built without memory to
+count its parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from dflash.anchors import anchor_candidates
+from dflash.contract.activations import BatchShape, DrafterShape, TargetShape
+from dflash.contract.cgroup import MemoryCgroup
+from dflash.contract.config import TrainConfig
+from dflash.contract.errors import DeviceError
+from dflash.contract.memory_plan import Facts, Ledger, Line, host, levers, plan_memory
+from dflash.devices import Device, DeviceSet, open_devices
+from dflash.documents import Documents, load_documents
+from dflash.drafter import DrafterSpec
+from dflash.mask_token import resolve_mask_token
+from dflash.packing import LayoutKind, lay_out, pack
+from dflash.taps import resolve_taps
+from dflash.target import worth_compiling_hidden
+from dflash.target_attention import varlen_obstacle
+from dflash.target_shapes import TargetSpec
+from dflash.target_weights import read_config
+from dflash.tokenizer import ChatTokenizer, open_tokenizer
+from dflash.window import plan_windows
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+windows_looked_at = 2000  # of the first epoch; later epochs mix the same documents anew
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """What a run needs and what there is."""
+
+    facts: Facts
+    ledger: Ledger
+    free_bytes: dict[str, int | None]  # of each place; None: nobody says
+
+    def lacking(self) -> tuple[str, ...]:
+        """Places that do not have what is needed, the worst first."""
+        short = {place: self._missing(self.ledger, place) for place in self.ledger.places}
+        return tuple(sorted((p for p, size in short.items() if size > 0), key=lambda p: -short[p]))
+
+    def _missing(self, ledger: Ledger, place: str) -> int:
+        free = self.free_bytes.get(place)
+        return 0 if free is None else ledger.needed_bytes(place) - free
+
+    def check(self) -> None:
+        """Raises DeviceError when the run cannot fit."""
+        lacking = self.lacking()
+        if not lacking:
+            return
+        worst = lacking[0]
+        others = f" (nor into {', '.join(lacking[1:])})" if lacking[1:] else ""
+        free = self.free_bytes[worst]
+        assert free is not None
+        needed = self.ledger.needed_bytes(worst)
+        raise DeviceError(
+            f"the run does not fit into the memory of {worst}{others}",
+            where=worst,
+            found=f"{gigabytes(needed)} needed\n" + "\n".join(_entries(self.ledger.at(worst), "    ")),
+            expected=f"at most {gigabytes(free)}, which is free there",
+            remedy=self._remedy(),
+        )
+
+    def _remedy(self) -> str:
+        """The first change that is enough, else the one that helps most, each alone."""
+        worst = self.lacking()[0]
+        savings: list[tuple[int, str]] = []
+        for lever in levers(self.facts):
+            ledger = plan_memory(lever.facts)
+            if all(self._missing(ledger, place) <= 0 for place in ledger.places):
+                return f"set {lever.setting}: {gigabytes(ledger.needed_bytes(worst))} needed then"
+            saved = self.ledger.needed_bytes(worst) - ledger.needed_bytes(worst)
+            savings.append((saved, lever.setting))
+        saved, setting = max(savings)
+        helps = f"; {setting} helps most, by {gigabytes(saved)}" if saved > 0 else ""
+        return (
+            f"no single setting is enough{helps}; spread the roles over more GPUs, or take a smaller target"
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """For run.json and `plan --json`."""
+        return {**self.ledger.to_json(self.free_bytes), "fits": not self.lacking()}
+
+    def describe(self) -> str:
+        """The ledger for people."""
+        lines = []
+        for place in self.ledger.places:
+            free = self.free_bytes.get(place)
+            of = "what is free there nobody says" if free is None else f"{gigabytes(free)} free"
+            lines.append(f"{place}: {gigabytes(self.ledger.needed_bytes(place))} needed, {of}")
+            lines += _entries(self.ledger.at(place), "  ")
+        lines.append("peaks: " + ", ".join(f"{who} in {what}" for who, what in self.ledger.moments.items()))
+        return "\n".join(lines)
+
+
+def gigabytes(size: int) -> str:
+    """Bytes for people, 10^9 each."""
+    return f"{size / 1e9:.2f} GB"
+
+
+def _entries(lines: Sequence[Line], indent: str) -> list[str]:
+    return [f"{indent}{line.bytes / 1e9:9.3f} GB  {line.name} ({line.why})" for line in lines]
+
+
+def plan_run(config: TrainConfig) -> MemoryPlan:
+    """The plan of a run that nobody has prepared. Raises UsageErrors as `prepare` would."""
+    tokenizer = open_tokenizer(config.target)
+    return make_plan(config, open_devices(config), load_documents(config, tokenizer), tokenizer)
+
+
+def make_plan(
+    config: TrainConfig, devices: DeviceSet, documents: Documents, tokenizer: ChatTokenizer
+) -> MemoryPlan:
+    """The plan of a run on these devices with these documents."""
+    model = read_config(config.target.model)
+    spec = TargetSpec.of(model, config.target.model)
+    taps = resolve_taps(config.drafter, spec.layers)
+    mask = resolve_mask_token(config.drafter.mask_token_id, tokenizer, spec.vocab)
+    drafter = DrafterSpec.of(config.drafter, spec, taps, mask_token_id=mask)
+    cuda = not devices.emulated
+    kind = _likely_layout(config, spec, cuda=cuda)
+    batch, several = _largest_batch(documents, config, kind)
+    facts = Facts(
+        target=_target_shape(model, spec, taps[-1] + 1, _each_bytes(config.target.dtype, cuda=cuda)),
+        drafter=_drafter_shape(drafter, _each_bytes(config.drafter.dtype, cuda=cuda)),
+        batch=batch,
+        targets=tuple(_place(device) for device in devices.targets),
+        drafters=tuple(_place(device) for device in devices.drafters),
+        transport=config.transport_choice,
+        several_batches=several,
+        compiled_target=config.target.compile == "on"
+        or (config.target.compile == "auto" and cuda and spec.hidden >= worth_compiling_hidden),
+        compiled_drafter=config.drafter.attention == "flex" or (config.drafter.attention == "auto" and cuda),
+        checkpointing=config.drafter.checkpointing == "layers",
+        chunk_blocks=config.objective.chunk_blocks,
+        prefetch_depth=config.pipeline.prefetch_depth,
+        checkpoints=config.run.checkpoint_every >= 0,
+    )
+    free = {host: _host_free_bytes()}
+    for device in devices.all:
+        if cuda:
+            free[device.name] = torch.cuda.mem_get_info(device.torch_device)[0]
+    return MemoryPlan(facts, plan_memory(facts), free)
+
+
+def _place(device: Device) -> str:
+    return host if device.emulated else device.name
+
+
+def _each_bytes(choice: str, *, cuda: bool) -> int:
+    wide = choice == "float32" or (choice == "auto" and not cuda)
+    return 4 if wide else 2
+
+
+def _likely_layout(config: TrainConfig, spec: TargetSpec, *, cuda: bool) -> LayoutKind:
+    """What the leak probe will most probably find; it needs a target to try."""
+    choice = config.target.layout
+    if choice != "auto":
+        return choice  # type: ignore[return-value]
+    if spec.attention_kinds != ("full_attention",):
+        return "padded"
+    dtype = torch.float32 if _each_bytes(config.target.dtype, cuda=cuda) == 4 else torch.bfloat16
+    wanted = config.target.attention == "varlen" or (config.target.attention == "auto" and cuda)
+    if wanted and varlen_obstacle(spec, dtype, "cuda" if cuda else "cpu") is None:
+        return "flat"
+    return "packed"
+
+
+def _largest_batch(documents: Documents, config: TrainConfig, kind: LayoutKind) -> tuple[BatchShape, bool]:
+    """The most that a drafter and a target get at once, and whether a drafter gets several in some window.
+
+    The documents are those of one batch, the rows perhaps those of another.
+    """
+    limit, block = config.objective.anchors_per_document, config.drafter.block_size
+    counts = [min(limit, len(anchor_candidates(item.loss_mask))) for item in documents.items]
+    lengths, anchors, several = documents.lengths, np.array(counts, np.int64), False
+    windows = plan_windows(lengths, config.window.tokens, seed=config.data.seed, epoch=0)
+    batches = []
+    for members in windows[: config.run.max_steps or windows_looked_at]:
+        groups = pack(lengths[members], config.pipeline.token_budget, kind)
+        several |= len(groups) > config.split.drafters
+        batches += [members[group] for group in groups]
+    most = max(batches, key=lambda batch: int(lengths[batch].sum() + anchors[batch].sum() * block))
+    layouts = (lay_out(lengths[batch], kind) for batch in batches)
+    rows, width = max(((layout.rows, layout.width) for layout in layouts), key=lambda size: size[0] * size[1])
+    pairs = tuple(zip(lengths[most].tolist(), anchors[most].tolist(), strict=True))
+    return BatchShape(documents=pairs, rows=rows, width=width, masked=kind == "packed"), several
+
+
+def _target_shape(model: PretrainedConfig, spec: TargetSpec, layers: int, each_bytes: int) -> TargetShape:
+    running, everything = _count_parameters(model, layers)
+    return TargetShape(
+        hidden=spec.hidden,
+        layers=layers,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        inner=_inner_width(model, spec),
+        vocab=spec.vocab,
+        tied=spec.tied,
+        body_parameters=running,
+        loaded_parameters=everything + (0 if spec.tied else spec.vocab * spec.hidden),
+        each_bytes=each_bytes,
+    )
+
+
+def _count_parameters(model: PretrainedConfig, layers: int) -> tuple[int, int]:
+    """Weights of the embedding and the first layers, whatever kinds they are; and of the whole decoder."""
+    from transformers import AutoModel
+
+    from dflash.target_body import cut
+
+    with torch.device("meta"):
+        body: Any = AutoModel.from_config(model)  # type: ignore[no-untyped-call]
+    everything = sum(parameter.numel() for parameter in body.parameters())
+    cut(body, layers)
+    return sum(parameter.numel() for parameter in body.parameters()), everything
+
+
+def _inner_width(model: PretrainedConfig, spec: TargetSpec) -> int:
+    """Elements of a token where a layer is widest: the MLP, its chosen experts, or a recurrent mixer."""
+    experts = (getattr(model, "num_experts_per_tok", None) or 0) * (
+        getattr(model, "moe_intermediate_size", None) or 0
+    )
+    shared = getattr(model, "shared_expert_intermediate_size", None) or 0
+    keys = (getattr(model, "linear_num_key_heads", None) or 0) * (
+        getattr(model, "linear_key_head_dim", None) or 0
+    )
+    values = (getattr(model, "linear_num_value_heads", None) or 0) * (
+        getattr(model, "linear_value_head_dim", None) or 0
+    )
+    return max(spec.intermediate, experts + shared, 2 * (keys + values), spec.heads * spec.head_dim)
+
+
+def _drafter_shape(spec: DrafterSpec, each_bytes: int) -> DrafterShape:
+    return DrafterShape(
+        hidden=spec.hidden,
+        layers=spec.layers,
+        heads=spec.heads,
+        kv_heads=spec.kv_heads,
+        head_dim=spec.head_dim,
+        intermediate=spec.intermediate,
+        taps=len(spec.taps),
+        block_size=spec.block_size,
+        kinds=len(set(spec.layer_types)),
+        vocab=spec.vocab,
+        each_bytes=each_bytes,
+    )
+
+
+def _host_free_bytes(root: Path = Path("/")) -> int | None:
+    """What the machine and the process's cgroup leave, whichever is less."""
+    found = [MemoryCgroup.of_process(root=root).free_bytes(), _available_bytes(root)]
+    return min((size for size in found if size is not None), default=None)
+
+
+def _available_bytes(root: Path) -> int | None:
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return None
