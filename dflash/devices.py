@@ -222,4 +222,6 @@ def _cuda_devices(config: TrainConfig) -> list[CudaDevice]:
             remedy=f"choose a smaller split, let roles share GPUs (devices.gpus={max(visible, 1)}), check "
             "CUDA_VISIBLE_DEVICES, or set devices.kind=logical",
         )
+    # cuDNN's attention builds a plan for every new shape, for a tenth of a second to three seconds.
+    torch.backends.cuda.enable_cudnn_sdp(False)
     return [CudaDevice(index) for index in range(needed)]

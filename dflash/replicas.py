@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from dflash.attention import upload
-from dflash.batch import HiddenStates, WindowInfo
+from dflash.batch import Batch, HiddenStates, WindowInfo
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DFlashError
 from dflash.contract.events import Probe
 from dflash.devices import Device, Moment
 from dflash.drafter import Drafter
-from dflash.drafter_kernels import choose_kernels
+from dflash.drafter_kernels import choose_kernels, plan_batch, takes_tiles
 from dflash.objective import block_inputs, train_objective
 from dflash.optimizer import Optimizer, StepResult
 
@@ -55,6 +55,24 @@ class Replica:
             if parameter.dtype != torch.float32:
                 add = partial(self._add_in_float, index)
                 parameter.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
+
+    @property
+    def compiled(self) -> bool:
+        """Whether the first batch takes a compilation."""
+        return takes_tiles(self.config.drafter, self.drafter.spec, self.device.torch_device.type)
+
+    def plan(self, batch: Batch) -> Batch:
+        """The batch with what can be made for `train` ahead of it, on the CPU."""
+        return plan_batch(batch, self.config.drafter, self.drafter.spec, self.device.torch_device.type)
+
+    def rehearse(self, batch: Batch) -> None:
+        """Train on empty states and forget it, so that everything is compiled and allocated."""
+        spec = self.drafter.spec
+        shape = (batch.tokens, len(spec.taps) * spec.hidden)
+        taps = torch.zeros(shape, dtype=self.drafter.dtype, device=self.device.torch_device)
+        self.train(HiddenStates(batch=self.plan(batch), taps=taps))
+        self.take_gradients()
+        self.take_figures()
 
     def _add_in_float(self, index: int, parameter: Tensor) -> None:
         gradient, parameter.grad = parameter.grad, None

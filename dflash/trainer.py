@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -38,6 +38,7 @@ from dflash.memory_check import MemoryPlan, make_plan
 from dflash.packing import LayoutKind
 from dflash.pipeline import PipelineState
 from dflash.replicas import Replica, ReplicaGroup, WindowFigures
+from dflash.schedule import open_schedule
 from dflash.stages import DrafterStep, Prefetch, Stage, TargetForward
 from dflash.target import Target, load_target
 from dflash.tokenizer import open_tokenizer
@@ -105,7 +106,9 @@ class Trainer:
         self._saved_step = self.first_step
         self.turns = WindowTurns(self.first_step)
         self.progress = WindowProgress(self.first_step)
-        self.state = PipelineState((self.q_pre, self.transport, self.turns, self.progress))
+        self.schedule = open_schedule(self.config.pipeline.schedule, len(self.targets))
+        parts = (self.q_pre, self.transport, self.turns, self.progress, self.schedule)
+        self.state = PipelineState(parts)
         self._compilations = CompileWatch(self.probe)
 
     def run(self, watch: Callable[[], None] = lambda: None) -> TrainResult:
@@ -154,16 +157,34 @@ class Trainer:
                 raise self.state.first_error
 
     def _stages(self) -> list[Stage]:
-        stream = batches(self.documents, self.config, layout=self.layout, start_step=self.first_step)
+        packed = batches(self.documents, self.config, layout=self.layout, start_step=self.first_step)
+        stream = map(self.group.leader.plan, packed)
         self._prefetch = Prefetch(stream, self.q_pre, self.state, self.probe)
         forwards = [
             TargetForward(
-                index, device, target, self.q_pre, self.transport, self.turns, self.state, self.probe
+                index,
+                device,
+                target,
+                self.q_pre,
+                self.transport,
+                self.turns,
+                self.state,
+                self.probe,
+                self.schedule,
             )
             for index, (device, target) in enumerate(zip(self.devices.targets, self.targets, strict=True))
         ]
         self._drafters = [
-            DrafterStep(index, replica, self.transport, self.progress, self._complete, self.state, self.probe)
+            DrafterStep(
+                index,
+                replica,
+                self.transport,
+                self.progress,
+                self._complete,
+                self.state,
+                self.probe,
+                self.schedule,
+            )
             for index, replica in enumerate(self.group.replicas)
         ]
         return [self._prefetch, *forwards, *self._drafters]
@@ -282,7 +303,7 @@ def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe =
     targets = [Target(loaded, device.torch_device) for device in devices.targets]
     layout = choose_layout(config, targets[0])
     guard_traces()
-    _warm_up(config, documents, layout, devices, targets)
+    _warm_up(batches(documents, config, layout=layout), devices, targets, group)
     return Trainer(
         config=config,
         devices=devices,
@@ -299,22 +320,15 @@ def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe =
     )
 
 
-def _warm_up(
-    config: TrainConfig,
-    documents: Documents,
-    layout: LayoutKind,
-    devices: DeviceSet,
-    targets: list[Target],
-) -> None:
+def _warm_up(stream: Iterator[Batch], devices: DeviceSet, targets: list[Target], group: ReplicaGroup) -> None:
     """Compile what is compiled on the first batches of a run, before there are threads."""
-    if not any(target.compiled for target in targets):
-        return
-    stream = batches(documents, config, layout=layout)
-    warm_up(
-        (device, partial(target.forward, batch))
-        for batch in islice(stream, warm_up_batches)
-        for device, target in zip(devices.targets, targets, strict=True)
-    )
+    calls = [
+        *((d, t.forward) for d, t in zip(devices.targets, targets, strict=True) if t.compiled),
+        *((replica.device, replica.rehearse) for replica in group.replicas if replica.compiled),
+    ]
+    if calls:
+        first = islice(stream, warm_up_batches)
+        warm_up((device, partial(call, batch)) for batch in first for device, call in calls)
 
 
 def _resume(config: TrainConfig, group: ReplicaGroup, documents: Documents, total_steps: int) -> int:
