@@ -21,6 +21,7 @@ from profiler.rules import (
     shared_queue_cross_device,
     sync_d2h_on_critical_path,
     target_bound_healthy,
+    token_budget_too_small,
 )
 from profiler.timeline import Timeline
 
@@ -39,5 +40,6 @@ all_rules: tuple[Rule, ...] = (
     host_memory_exhausted_swapping.check,
     gil_contention.check,
     one_gpu_throttled.check,
+    token_budget_too_small.check,
     target_bound_healthy.check,
 )

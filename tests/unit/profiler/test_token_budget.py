@@ -1,0 +1,79 @@
+"""Small batches on GPUs that look busy are named, and nothing else that draws little power is."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from profiler.diagnosis import diagnose
+from profiler.finding import Diagnosis, Finding
+from profiler.run import Run
+from profiler.timeline import Timeline
+from tests.gpu_readings import cases, listed, watch
+from tests.played_pipeline import play
+
+c057 = cases / "c057_util100_low_power.json"
+cause = "token-budget-too-small"
+
+
+def told(tmp_path: Path, changes: dict[str, Any] | None = None, **settings: Any) -> Diagnosis:
+    """A target that works all the time, on the GPU that looks busy and draws 118 of 600 W."""
+    data = json.loads(c057.read_text())
+    data["gpus"][0] |= changes or {}
+    file = tmp_path / "case.json"
+    file.write_text(json.dumps(data))
+    quick = {"targets": 1, "forward_s": 0.2, "backward_s": 0.04, "optimizer_s": 0.01, "windows": 20}
+    path = play(tmp_path / "run", emulated=False, **{**quick, **settings})
+    watch(path, file, devices=listed(file, [1, 0]))
+    return diagnose(Timeline.of(Run.open(path)))
+
+
+def finding_of(diagnosis: Diagnosis) -> Finding:
+    return next(finding for finding in diagnosis.findings if finding.cause == cause)
+
+
+def test_small_batches_on_a_gpu_that_does_little_are_named_without_a_price(tmp_path: Path) -> None:
+    diagnosis = told(tmp_path)
+    finding = finding_of(diagnosis)
+    assert diagnosis.primary is finding
+    assert finding.summary.startswith(
+        "Batches of 1,000 tokens are too small: GPUs of targets look busy and draw 20 %"
+    )
+    assert finding.measured_cost_share is None
+    assert finding.measured_cost_reason
+    assert finding.remedy is not None
+    assert set(finding.remedy.knobs) == {"pipeline.token_budget"}
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "verdict", "words"),
+    [
+        ({}, {"tokens": 20_000}, "rejected", "20,000 tokens are no small batch"),
+        ({"power_mw": 400_000}, {}, "rejected", "draw power"),
+        ({"util_gpu": 40}, {}, "not_enough_evidence", "do not tell"),
+        ({"sm_active_pct": 80}, {}, "not_enough_evidence", "do not tell"),
+        ({}, {"pack_s": 0.4}, "rejected", "targets work only"),
+        ({}, {"windows": 6}, "not_enough_evidence", "at least 10"),
+    ],
+)
+def test_anything_else_is_not(
+    tmp_path: Path, changes: dict[str, Any], settings: dict[str, Any], verdict: str, words: str
+) -> None:
+    finding = finding_of(told(tmp_path, changes, **settings))
+    assert finding.verdict == verdict
+    assert words in finding.summary
+    assert finding.remedy is None
+
+
+def test_logical_devices_say_nothing_of_power(tmp_path: Path) -> None:
+    finding = finding_of(diagnose(Timeline.of(Run.open(play(tmp_path / "run")))))
+    assert finding.summary == "Not judged: logical devices draw no power."
+
+
+def test_a_cause_with_a_price_comes_first(tmp_path: Path) -> None:
+    diagnosis = told(tmp_path, preset="host", depth=2, target_copy_s=0.03)
+    named = [finding.cause for finding in diagnosis.findings if finding.supported]
+    assert named == ["sync-d2h-on-critical-path", cause]
