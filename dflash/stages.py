@@ -20,6 +20,7 @@ from dflash.contract.events import Probe
 from dflash.devices import Device, Moment, Timing
 from dflash.pipeline import PipelineState
 from dflash.replicas import Replica
+from dflash.schedule import Schedule, overlapped
 from dflash.target import Target
 from dflash.transport import Transport
 from dflash.window import WindowTurns
@@ -124,8 +125,10 @@ class TargetForward(Stage):
         turns: WindowTurns,
         state: PipelineState,
         probe: Probe,
+        schedule: Schedule = overlapped,
     ) -> None:
         super().__init__(index, device, state, probe)
+        self._schedule = schedule
         self._device, self._target = device, target
         self._source, self._transport, self._turns = source, transport, turns
         self._gpu_spans = GpuSpans("forward", self.probe)
@@ -139,14 +142,19 @@ class TargetForward(Stage):
             except ChannelClosed:
                 break
             self.batch = batch.id
+            self._schedule.await_forward(self.probe)
             item = self._forward(batch)
             moment = self._device.record()
+            if self._schedule.in_phases:
+                _wait_for_device(InFlight(batch, moment), self.probe)
+            self._schedule.forwarded(self.probe)
             self._turns.wait(batch, self.probe)
             self._transport.send(item, self.index, self.probe)
             self._turns.sent(batch)
             _wait_for_device(previous, self.probe)
             previous = InFlight(batch, moment)
             self._gpu_spans.emit_done()
+        self._schedule.leave()
         _wait_for_device(previous, self.probe)
         self._gpu_spans.emit_done()
         self._transport.close()
@@ -176,8 +184,10 @@ class DrafterStep(Stage):
         complete: Callable[[WindowInfo, Probe], None],
         state: PipelineState,
         probe: Probe,
+        schedule: Schedule = overlapped,
     ) -> None:
         super().__init__(index, replica.device, state, probe)
+        self._schedule = schedule
         self._device, self._replica = replica.device, replica
         self._transport, self._progress, self._complete = transport, progress, complete
         self.latest: Moment | None = None  # end of the work dispatched last
@@ -187,6 +197,7 @@ class DrafterStep(Stage):
         """Receive and train until the transport is drained."""
         previous: InFlight | None = None
         while True:
+            self._schedule.await_step(self.probe)
             try:
                 item = self._transport.recv(self.index, self.probe)
             except ChannelClosed:
@@ -196,10 +207,13 @@ class DrafterStep(Stage):
             moment = self._train(item)
             self._release(previous)
             previous = InFlight(batch, moment, item)
-            if self._progress.batch_trained(batch.window):
+            last = self._progress.batch_trained(batch.window)
+            if last or self._schedule.in_phases:
                 self._release(previous)
                 previous = None
+            if last:
                 self._complete(batch.window, self.probe)
+            self._schedule.stepped()
             self._gpu_spans.emit_done()
         self._release(previous)
         self._gpu_spans.emit_done()

@@ -178,6 +178,12 @@ class PipelineConfig:
         neutral=True,
         short="split",
     )
+    schedule: str = knob(
+        "overlapped",
+        help="lockstep: all targets forward, then all drafters step, behind a barrier; a yardstick",
+        choices=("overlapped", "lockstep"),
+        neutral=True,
+    )
     token_budget: int = knob(8192, help="tokens in one batch, at most", unit="tokens", low=16, neutral=True)
     prefetch_depth: int = knob(8, help="batches waiting for targets, at most", low=1, high=1024, neutral=True)
 

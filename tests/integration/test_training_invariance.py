@@ -86,6 +86,25 @@ def test_colocated_splits_give_the_same_update_and_copy_nothing(split: str, refe
     )
 
 
+@pytest.mark.parametrize("split", ["1-1", "3-1", "1-2", "2-2", "colocated-2"])
+def test_lockstep_gives_the_same_update_and_never_works_in_both_phases_at_once(
+    split: str, reference: TrainResult
+) -> None:
+    log = ListLog()
+    config = configure(
+        f"split={split}", "pipeline.schedule=lockstep", "pipeline.token_budget=128", "transport.depth=1"
+    )
+    assert_same_update(prepare(config, probe=Probe(log, "trainer")).run(), reference)
+    work = [row for row in log.rows if row["name"] in ("forward", "backward", "optimizer")]
+    work.sort(key=lambda row: row["t_ns"])
+    ends = {"target": 0, "drafter": 0}
+    for row in work:
+        other = "drafter" if row["stage"] == "target" else "target"
+        assert row["t_ns"] >= ends[other], "a phase began before the one before had ended"
+        ends[row["stage"]] = max(ends[row["stage"]], row["t_ns"] + row["dur_ns"])
+    assert {row["stage"] for row in log.rows if row["name"] == "barrier"} == {"target", "drafter"}
+
+
 @pytest.mark.parametrize("budget", [64, 128, 512])
 @pytest.mark.parametrize("layout", ["packed", "padded"])
 def test_budgets_and_layouts_give_the_same_update(budget: int, layout: str, reference: TrainResult) -> None:
