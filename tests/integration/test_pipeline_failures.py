@@ -191,7 +191,7 @@ def test_a_thread_that_is_stuck_holds_up_neither_a_stop_nor_a_failure(
     monkeypatch.setattr("dflash.trainer.stop_grace_s", 0.2)
     for end in ("stop_now", "abort"):
         trainer, freed = make("split=1-1"), threading.Event()
-        monkeypatch.setattr(Target, "run", lambda *_, freed=freed: freed.wait())
+        monkeypatch.setattr(Target, "forward", lambda *_, freed=freed: freed.wait())
         timer = threading.Timer(
             0.2, getattr(trainer.state, end), ["now" if end == "stop_now" else BoomError()]
         )
