@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dflash.batch import Batch, HiddenStates
-from dflash.contract.config import TrainConfig, all_knobs, load_config
+from dflash.batch import Batch
+from dflash.contract.config import TrainConfig, load_config
 from dflash.cuda import CudaDevice
 from dflash.devices import Device, LogicalDevice
 from dflash.documents import Books, Document, Documents
@@ -99,9 +99,11 @@ def configure(shape: CaseShape, *, tiny: bool, changes: Sequence[str] = ()) -> T
     )
 
 
-def build_case(name: str, device: Device, *, tiny: bool, changes: Sequence[str] = ()) -> Case:
-    """The case called `name` on `device`, in bfloat16 on a GPU and float32 on the CPU."""
-    shape = (tiny_shapes if tiny else shapes)[name]
+def build_case(
+    name: str, device: Device, *, tiny: bool, shape: CaseShape | None = None, changes: Sequence[str] = ()
+) -> Case:
+    """The case called `name`, or of `shape`, on `device`: bfloat16 on a GPU, float32 on the CPU."""
+    shape = shape or (tiny_shapes if tiny else shapes)[name]
     config = configure(shape, tiny=tiny, changes=changes)
     place = device.torch_device
     dtype = torch.bfloat16 if place.type == "cuda" else torch.float32
@@ -158,7 +160,7 @@ def make_documents(lengths: Sequence[int], *, vocab: int) -> Documents:
 
 def only_batch(documents: Documents, config: TrainConfig) -> Batch:
     """The one batch of the one window that all `documents` make."""
-    (batch,) = batches(documents, config, packed=True)
+    (batch,) = batches(documents, config, layout="packed")
     return batch
 
 
@@ -170,17 +172,6 @@ def build_group(case: Case, changes: Sequence[tuple[str, object]] = ()) -> Repli
     drafter.load_state_dict({name: weight.clone() for name, weight in case.weights.items()}, assign=True)
     replica = Replica(drafter, case.embedding, case.head, case.device, config)
     return ReplicaGroup([replica], config, total_steps)
-
-
-def hidden_states(case: Case) -> HiddenStates:
-    """The case's batch as a transport would hand it over."""
-    return HiddenStates(batch=case.batch, taps=case.taps)
-
-
-def known(changes: Sequence[tuple[str, object]]) -> list[tuple[str, object]]:
-    """Those of `changes` whose knobs this version has."""
-    paths = {knob.path for knob in all_knobs}
-    return [(path, value) for path, value in changes if path in paths]
 
 
 def step_flops(case: Case) -> float:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from benchmarks.drafter_case import Case, build_group, hidden_states
+from benchmarks.drafter_case import Case, build_group
+from dflash.batch import HiddenStates
 from dflash.contract.events import silent
 
 
@@ -19,8 +20,10 @@ class OurStep:
         self._window = case.batch.window
         self.group = build_group(case, changes)
         self._replica = self.group.leader
-        self._item = hidden_states(case)
-        self._item.taps = case.taps.to(self._replica.drafter.dtype)
+        # Planned ahead, as Prefetch does.
+        self._item = HiddenStates(
+            batch=self._replica.plan(case.batch), taps=case.taps.to(self._replica.drafter.dtype)
+        )
 
     def train(self) -> None:
         """Forward, loss and backward, enqueued."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,10 @@ class SpecForgeStep:
         self._loss_mask = torch.ones(rows, device=place)
         self._loss_mask[:, -block_size:] = 0
         self._loss: Tensor | None = None
+
+    def feed(self, ids: Tensor, taps: Tensor) -> None:
+        """What the next steps train on: [rows, width] and [rows, width, F*H], on the device."""
+        self._ids, self._taps = ids, taps
 
     def train(self) -> None:
         """Forward, loss and backward."""
@@ -101,16 +106,17 @@ def _build_draft(case: Case, attention: str, liger: bool) -> Any:
         "target_layer_ids": list(case.spec.taps),
     }
     kernels = load_liger_dflash_kernels() if liger else None
-    return on_device(case, lambda: DFlashDraftModel(config, dflash_kernels=kernels)).train()
+    place = case.device.torch_device
+    return on_device(lambda: DFlashDraftModel(config, dflash_kernels=kernels), place, case.dtype).train()
 
 
-def on_device(case: Case, build: Any) -> Any:
-    """What `build` makes, with its parameters on the case's device in the case's dtype."""
+def on_device(build: Callable[[], Any], place: torch.device, dtype: torch.dtype) -> Any:
+    """What `build` makes, with its parameters made on `place` in `dtype`."""
     before = torch.get_default_dtype()
-    torch.set_default_dtype(case.dtype)
+    torch.set_default_dtype(dtype)
     try:
-        with case.device.torch_device:
-            return build().to(case.device.torch_device)
+        with place:
+            return build().to(place)
     finally:
         torch.set_default_dtype(before)
 

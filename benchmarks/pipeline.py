@@ -1,0 +1,127 @@
+"""Whole pipelines end to end: a naive one with SpecForge's drafter against ours, every transport and split.
+
+    python benchmarks/pipeline.py --out FILE.json --site DIR [--gpus 1|2] [--settings big small mixed]
+        [--runs peer pinned host ...] [--batches 24] [--layers 36] [--set KNOB=VALUE]
+Qwen3-8B shapes with random weights and tokens; DIR holds SpecForge's unpacked wheels (see
+against_specforge.py); without --site the naive pipeline is left out. With one GPU both roles share it, so
+that a copy is only made where a path asks for one. Settings: big (a document of 8192 tokens a batch), small
+(2048), mixed (100 to 4000 tokens, budget 8192). The naive pipeline runs first and last in `big`, which shows
+drift. `efficiency` is against what the stages reach alone, measured before and after; `exposed_copy_share`
+is the share of time in which a stage stood still for a copy. `--tiny` runs on the CPU, for trying this page.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import torch
+
+from benchmarks.contest import start_afresh
+from benchmarks.drafter_case import build_case
+from benchmarks.naive_pipeline import NaivePipeline
+from benchmarks.peer_specforge import open_site
+from benchmarks.pipeline_run import run_ours
+from benchmarks.pipeline_settings import Setting, settings
+from benchmarks.result_file import package_versions, write_result
+from dflash.cuda import CudaDevice
+from dflash.devices import Device, LogicalDevice
+
+# For each run its split and the knobs that make it.
+runs: dict[str, tuple[str, list[str]]] = {
+    "peer": ("1-1", ["transport=peer"]),
+    "pinned": ("1-1", ["transport=pinned"]),
+    "shared": ("1-1", ["transport=shared"]),
+    "host": ("1-1", ["transport=host"]),
+    "lockstep": ("1-1", ["transport=peer", "pipeline.schedule=lockstep"]),
+    "colocated": ("colocated-{gpus}", []),
+    "2-2": ("2-2", ["transport=peer"]),
+}
+
+
+def measure(choice: argparse.Namespace) -> list[dict[str, Any]]:
+    """All rows, written as they come: a run that fails takes nothing with it."""
+    rows: list[dict[str, Any]] = []
+
+    def keep(row: dict[str, Any]) -> None:
+        rows.append(row)
+        print_row(row)
+        facts = {"gpus_used": choice.gpus, "layers": choice.layers, "tiny": choice.tiny}
+        peer = package_versions("specforge", "liger-kernel")
+        write_result(choice.out, "pipeline", {**facts, "peer": peer, "rows": rows})
+        start_afresh()
+
+    for name in choice.settings:
+        setting = settings(choice.layers, tiny=choice.tiny)[name]
+        naive = choice.site is not None and setting.uniform
+        if naive:
+            for row in run_naive(setting, choice):
+                keep(row)
+        for run in choice.runs:
+            split, changes = runs[run]
+            changes = [*changes, *([] if run == "colocated" else [f"devices.gpus={choice.gpus}"])]
+            split = split.format(gpus=choice.gpus)
+            keep(run_ours(run, setting, choice.batches, split, [*changes, *choice.changes]))
+        if naive and name == "big":
+            for row in run_naive(setting, choice):
+                keep(row)
+    return rows
+
+
+def run_naive(setting: Setting, choice: argparse.Namespace) -> list[dict[str, Any]]:
+    """The naive pipeline, every way that these GPUs allow."""
+    cuda = torch.cuda.is_available()
+    places = [torch.device("cuda", i) if cuda else torch.device("cpu") for i in range(choice.gpus)]
+    device: Device = CudaDevice(choice.gpus - 1) if cuda else LogicalDevice(0)
+    with device.active():
+        case = build_case(
+            setting.name,
+            device,
+            tiny=choice.tiny,
+            shape=setting.batch_shape,
+            changes=[f"target.model={setting.target_name}"],
+        )
+        pipeline = NaivePipeline(case, places[0], liger=cuda)
+        ways = ("peer", "host") if choice.gpus > 1 else ("within", "host")
+        return [{"setting": setting.name, **pipeline.run(way, choice.batches)} for way in ways]
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """A line."""
+    low, high = row["interval_90"]
+    print(
+        f"{row['setting']:6} {row['name']:14} {row['tokens_per_s']:10.0f} tokens/s "
+        f"({low:.0f} to {high:.0f})  efficiency {row.get('efficiency', 'n/a')}  "
+        f"exposed copies {row.get('exposed_copy_share', 'n/a')}  "
+        f"peak {row['peak_gb']} GB  RSS {row['rss_gb']} GB",
+        flush=True,
+    )
+
+
+def main() -> int:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--site", type=Path)
+    parser.add_argument("--gpus", type=int, default=max(1, min(2, torch.cuda.device_count())))
+    parser.add_argument("--settings", nargs="+", choices=("big", "small", "mixed"), default=["big"])
+    default_runs = ["peer", "pinned", "shared", "host", "colocated", "lockstep"]
+    parser.add_argument("--runs", nargs="+", choices=tuple(runs), default=default_runs)
+    parser.add_argument("--batches", type=int, default=24)
+    parser.add_argument("--layers", type=int, default=36, help="of the target")
+    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", dest="changes")
+    parser.add_argument("--tiny", action="store_true")
+    choice = parser.parse_args()
+    if choice.site is not None:
+        open_site(choice.site)
+    measure(choice)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
