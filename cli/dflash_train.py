@@ -1,4 +1,4 @@
-"""`dflash-train`: train a drafter, or see what the data would give.
+"""`dflash-train`: train a drafter, or see what the data would give and what memory a run would need.
 
 Checks the request without torch, so that a mistake is told at once; then the process becomes the trainer.
 """
@@ -81,6 +81,23 @@ def check_data(
     check_install()
     config = configure(config_file, settings, {"data.path": data, "data.max_length": max_length})
     become_trainer(["check-data", hand_over(config.to_toml()), *(["--json"] if as_json else [])])
+
+
+@program.app.command("plan")
+def plan(
+    config_file: ConfigFile = None,
+    settings: Settings = None,
+    data: DataFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """See what memory a run would need.
+
+    The ledger of every GPU and of the host, largest entries first, from shapes and data alone: no weights are
+    read. Exit code 2 when the run cannot fit here.
+    """
+    check_install()
+    config = configure(config_file, settings, {"data.path": data})
+    become_trainer(["plan", hand_over(config.to_toml()), *(["--json"] if as_json else [])])
 
 
 def open_run_directory(wanted: Path | None, config: TrainConfig) -> Path:

@@ -1,4 +1,4 @@
-"""The trainer as a child process: `python -m dflash run | check-data | links | gpus`.
+"""The trainer as a child process: `python -m dflash run | check-data | plan | links | gpus`.
 
 Started by the commands in `cli`, which check the configuration first and need no torch. Everything for people
 goes to stderr; with --json one document goes to stdout.
@@ -25,6 +25,8 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if arguments.command == "check-data":
             return _check_data(arguments)
+        if arguments.command == "plan":
+            return _plan(arguments)
         if arguments.command == "links":
             return _links(arguments)
         if arguments.command == "gpus":
@@ -46,11 +48,13 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--trace", metavar="FIRST:LAST", help="optimizer steps to look at with torch.profiler")
     check = commands.add_parser("check-data", help="what the data would give")
     check.add_argument("config", type=Path)
+    plan = commands.add_parser("plan", help="what the run would hold in memory")
+    plan.add_argument("config", type=Path)
     links = commands.add_parser("links", help="speed and correctness of copies, as JSON")
     links.add_argument("config", type=Path)
     links.add_argument("--mb", type=int, required=True, help="size of a copy, 10^6 bytes")
     commands.add_parser("gpus", help="what torch sees, as JSON")
-    for command in (run, check):
+    for command in (run, check, plan):
         command.add_argument("--json", action="store_true", help="one JSON document on stdout")
     return parser
 
@@ -97,6 +101,20 @@ def _check_data(arguments: argparse.Namespace) -> int:
         print_document(document)
     else:
         say(describe(document))
+    return 0
+
+
+def _plan(arguments: argparse.Namespace) -> int:
+    config = load_config(arguments.config)
+    from dflash.memory_check import plan_run
+    from dflash.session import print_document
+
+    plan = plan_run(config)
+    if arguments.json:
+        print_document(plan.to_json())
+    else:
+        write_line(sys.stdout, plan.describe())
+    plan.check()
     return 0
 
 

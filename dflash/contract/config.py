@@ -232,7 +232,7 @@ class DevicesConfig:
     )
     memory_plan: str = knob(
         "refuse",
-        help="a run that cannot fit, by the plan of docs/gpu-pipeline.md; refuse: ends before loading; warn: goes on",
+        help="what to do with a run that cannot fit: refuse it before loading, or warn and go on",
         choices=("refuse", "warn"),
         neutral=True,
     )

@@ -220,33 +220,43 @@ def _largest(terms: tuple[Term, ...]) -> str:
 def _in_flight_lines(facts: Facts) -> Iterator[Line]:
     """Tapped states on their way, wherever they wait."""
     item, choice = facts.item_bytes, facts.transport
-    copied = [i for i, place in enumerate(facts.targets) if _leaves(facts, place)]
+    each = f"of {item / 1e6:.0f} MB"
+    staged = 0  # targets whose states pass through slabs
     for index, place in enumerate(facts.targets):
-        count = send_buffers if index in copied and choice.path != "pageable" else 1
-        why = f"{count} of {item / 1e6:.0f} MB"
-        yield Line(place, f"target {index}: send buffers", count * item, why, True)
-    ends = len(facts.targets), len(facts.drafters)
+        away = any(choice.path != "peer" or home != place for home in _homes(facts, index))
+        count = send_buffers if away and choice.path != "pageable" else 1
+        staged += choice.path == "pinned"
+        yield Line(place, f"target {index}: send buffers", count * item, f"{count} {each}", True)
     for index, place in enumerate(facts.drafters):
-        # Each target may stand before a full queue with a batch that has arrived already.
-        waiting = choice.depth + ends[0]
-        if choice.queue == "shared":
-            waiting = -(-waiting // ends[1])
-        count = states_in_training + (0 if choice.path == "pageable" else waiting)
-        why = f"{count} of {item / 1e6:.0f} MB: in training, queued, and before a full queue"
+        count = states_in_training + (0 if choice.path == "pageable" else _waiting(facts, index))
+        why = f"{count} {each}: in training, queued, and before a full queue"
         yield Line(place, f"drafter {index}: received states", count * item, why, True)
     if choice.path == "pinned" and not facts.emulated:
-        slabs = len(copied) * send_buffers
-        yield Line(host, "pinned slabs", slabs * item, f"{slabs} of {item / 1e6:.0f} MB", True)
+        slabs = staged * send_buffers
+        yield Line(host, "pinned slabs", slabs * item, f"{slabs} {each}", True)
     if choice.path == "pageable":
-        queues = 1 if choice.queue == "shared" else ends[1]
-        count = queues * choice.depth + sum(ends)
-        why = f"{count} of {item / 1e6:.0f} MB: queued, and in the hands of stages"
+        queues = 1 if choice.queue == "shared" else len(facts.drafters)
+        count = queues * choice.depth + len(facts.targets) + len(facts.drafters)
+        why = f"{count} {each}: queued, and in the hands of stages"
         yield Line(host, "queued states", count * item, why, True)
 
 
-def _leaves(facts: Facts, place: str) -> bool:
-    """Whether states of a target there must be copied to get to some drafter."""
-    return facts.transport.path != "peer" or any(other != place for other in facts.drafters)
+def _homes(facts: Facts, target: int) -> tuple[str, ...]:
+    """Places that a target sends to."""
+    if facts.transport.dispatch == "local":
+        return (facts.drafters[target % len(facts.drafters)],)
+    return facts.drafters
+
+
+def _waiting(facts: Facts, drafter: int) -> int:
+    """Batches that have arrived at a drafter's device and are not in its hands, when queues are full."""
+    targets, drafters = len(facts.targets), len(facts.drafters)
+    if facts.transport.queue == "shared":
+        return -(-(facts.transport.depth + targets) // drafters)
+    # Each target may stand before the full queue with one more.
+    local = facts.transport.dispatch == "local"
+    senders = sum(not local or target % drafters == drafter for target in range(targets))
+    return facts.transport.depth + senders
 
 
 def _with_host(facts: Facts, lines: list[Line]) -> tuple[str, list[Line]]:

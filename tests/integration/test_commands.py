@@ -65,6 +65,25 @@ def test_check_data_reads_the_configuration_it_is_handed(tmp_path: Path, environ
     assert json.loads(result.stdout)["path"] == str(tmp_path / "chats.jsonl")
 
 
+def test_a_plan_is_told_and_a_run_that_cannot_fit_is_refused(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    logical = ("--set", "devices.kind=logical")
+    result = run(command_line("dflash-train", "plan", *logical, "--json"), tmp_path, environment)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert document["fits"]
+    (place,) = document["places"]
+    assert place["needed_bytes"] == sum(line["bytes"] for line in place["lines"])
+    # 96 drafters of this shape do not fit into any machine's memory.
+    huge = ("--set", "target.model=random:qwen3-8b", "--set", "split=1-96", "--set", "window.tokens=200000")
+    result = run(command_line("dflash-train", "run", *logical, *huge), tmp_path, environment)
+    assert result.returncode == 2, result.stderr
+    assert "does not fit into the memory of host" in result.stderr
+    (run_directory,) = (tmp_path / "runs").iterdir()
+    assert "drafter 95: weights" in json.loads((run_directory / "run.json").read_text())["reason"]
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [

@@ -106,6 +106,12 @@ def test_check_data_hands_the_configuration_over(started: Callable[..., list[str
     assert load_config(Path(path)) == load_config(None, ["data.max_length=64", "data.seed=3"])
 
 
+def test_plan_hands_the_configuration_over(started: Callable[..., list[str]]) -> None:
+    command, path, json_flag = started("plan", "--set", "target.model=random:qwen3-8b", "--json")
+    assert (command, json_flag) == ("plan", "--json")
+    assert load_config(Path(path)) == load_config(None, ["target.model=random:qwen3-8b"])
+
+
 refused = [
     (["--set", "token_bugdet=8192"], "pipeline.token_budget"),
     (["--set", "transport.depth=0"], "1 to 1024"),
