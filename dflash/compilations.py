@@ -1,8 +1,10 @@
 """Tells of torch.compile at work: a span `compile` on the stage whose thread compiled, a gauge `recompiles`.
 
-Costs nothing while nothing compiles, and never imports the compiler itself. What it cannot see: waits for
-locks of kernel autotuners (Triton has no hook for them), and backward graphs compiled on autograd's own
-threads, which are told as stage `trainer`. Knows nothing of what is compiled.
+Costs nothing while nothing compiles, and never imports the compiler itself. A gauge `autotune_s` is the time
+that torch's compiler has spent timing kernels to choose from; nobody waited longer than that for the lock it
+holds meanwhile. What it cannot see: those waits themselves (torch has no hook), kernels that Triton tunes by
+itself, and backward graphs compiled on autograd's own threads, which are told as stage `trainer`. Knows
+nothing of what is compiled.
 """
 
 from __future__ import annotations
@@ -17,6 +19,9 @@ from typing import Any
 from dflash.contract.events import Probe
 
 _hooks_module = "torch._dynamo.callback"
+_times_module, _times_name = "torch._dynamo.utils", "compilation_time_metrics"  # {phase: [seconds, …]}
+_tuner = "CachingAutotuner."
+_choosing = ("benchmark_all_configs", "coordinate_descent_tuning", "combo_sequential_autotune")
 
 
 class CompileWatch:
@@ -32,6 +37,7 @@ class CompileWatch:
         self._compiled: set[tuple[tuple[str, int], str]] = set()
         self._recompiles: Counter[tuple[str, int]] = Counter()
         self._hooks: ModuleType | None = None
+        self._tuned_s: float | None = None  # as last told
 
     def add_thread(self, thread: threading.Thread, probe: Probe) -> None:
         """Compilations of this thread, which has been started, are told through `probe`."""
@@ -45,6 +51,12 @@ class CompileWatch:
             hooks.on_compile_end(self._end)
             self._hooks = hooks
         return self._hooks is not None
+
+    def look(self) -> None:
+        """Listen if that is possible by now, and tell of autotuning since the last look."""
+        if self.install() and (tuned_s := _tuning_s()) is not None and tuned_s != self._tuned_s:
+            self._tuned_s = tuned_s
+            self._probe.gauge("autotune_s", tuned_s)
 
     def remove(self) -> None:
         """Stop listening."""
@@ -71,3 +83,11 @@ class CompileWatch:
             self._recompiles[stage] += 1
             probe.gauge("recompiles", self._recompiles[stage])
         self._compiled.add((stage, function))
+
+
+def _tuning_s() -> float | None:
+    """Seconds that the compiler has spent timing kernels in this process; None where it does not count."""
+    times = getattr(sys.modules.get(_times_module), _times_name, None)
+    if not isinstance(times, dict):
+        return None
+    return float(sum(sum(times.get(_tuner + phase, ())) for phase in _choosing))

@@ -109,6 +109,7 @@ class Trainer:
         self.schedule = open_schedule(self.config.pipeline.schedule, len(self.targets))
         parts = (self.q_pre, self.transport, self.turns, self.progress, self.schedule)
         self.state = PipelineState(parts)
+        self.state.depths = self.depths
         self._compilations = CompileWatch(self.probe)
 
     def run(self, watch: Callable[[], None] = lambda: None) -> TrainResult:
@@ -139,7 +140,7 @@ class Trainer:
         started, limit_s = time.monotonic(), self.config.run.max_seconds
         while not self.state.aborted and any(stage.thread.is_alive() for stage in stages):
             watch()
-            self._compilations.install()
+            self._compilations.look()
             self._measure_memory()
             if limit_s > 0 and time.monotonic() - started > limit_s:
                 self.state.request_stop(f"run.max_seconds = {limit_s:g}")
@@ -149,6 +150,7 @@ class Trainer:
     def _end(self, stages: list[Stage]) -> None:
         """Wait for the threads. Raises the first failure."""
         self._join(stages)
+        self._compilations.look()
         self._compilations.remove()
         try:
             self.transport.finish()

@@ -33,6 +33,15 @@ def count_compiles(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame
     return pd.DataFrame(rows, columns=compile_columns)
 
 
+def tuning_seconds(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> float | None:
+    """Seconds in [lo_ns, hi_ns) that torch timed kernels to choose from; None where nobody counted.
+
+    It holds a lock meanwhile: no thread waited longer for it.
+    """
+    gauges = events[(events["kind"] == "gauge") & (events["name"] == "autotune_s")]
+    return _rise(gauges, lo_ns, hi_ns) if len(gauges) else None
+
+
 def _rise(gauges: pd.DataFrame, lo_ns: int, hi_ns: int) -> float:
     """By how much a total rose in [lo_ns, hi_ns); it was 0 before its first gauge."""
     before = gauges.loc[gauges["t_ns"] < lo_ns, "value"]

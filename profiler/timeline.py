@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from dflash.contract.config import TrainConfig
-from profiler.compiles import compile_columns, count_compiles
+from profiler.compiles import compile_columns, count_compiles, tuning_seconds
 from profiler.depths import weigh_depths
 from profiler.gil_waits import GilWaits, measure_gil
 from profiler.gpus import gpu_columns, gpu_warnings, measure_gpus
@@ -51,7 +51,8 @@ class Timeline:
     depths    one row a channel, weighted by time (profiler/depths.py)
     copies    stage (`link`: beside the stages' own work), path, src, dst, copies, bytes, seconds, GB/s
     takes     drafter index, where (home, away, n/a), takes, bytes
-    compiles  one row a stage thread that compiled (profiler/compiles.py)
+    compiles  one row a stage thread that compiled (profiler/compiles.py); `tuning_s`: seconds in which torch
+              timed kernels to choose from, or None
     gil       which threads waited for the GIL or for a CPU, and who held it (profiler/gil_waits.py)
     gpus      one row a GPU of the run (profiler/gpus.py)
     idle_gaps when a GPU stood still for 100 ms or more (profiler/idle_gaps.py); `idle_unknown`: {uuid: why
@@ -71,6 +72,7 @@ class Timeline:
     takes: pd.DataFrame
     samples: pd.DataFrame
     compiles: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=compile_columns))
+    tuning_s: float | None = None
     gil: GilWaits = field(default_factory=GilWaits)
     gpus: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=gpu_columns))
     idle_gaps: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=gap_columns))
@@ -107,6 +109,7 @@ class Timeline:
             takes=_takes(events, lo_ns, hi_ns),
             samples=_samples(run.samples, start_ns, lo_ns, hi_ns),
             compiles=count_compiles(events, lo_ns, hi_ns),
+            tuning_s=tuning_seconds(events, lo_ns, hi_ns),
             gil=gil,
             gpus=gpus,
             idle_gaps=idle_gaps,

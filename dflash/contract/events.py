@@ -16,8 +16,8 @@ Span names (stage: prefetch, target, drafter, trainer):
   copies              copy: with src, dst, path, bytes; `on_critical_path` in note when the stage waited
 Marks:   window (window end at completion: tokens, note=JSON of loss figures), take (a drafter took a batch;
          note "home" or "away"), dispatch, start, stop, warning (note), accounting (note)
-Gauges:  depth and capacity (channel; value), allocated_bytes, reserved_bytes, alloc_retries, lr, loss,
-         accuracy
+Gauges:  depth and capacity (channel; value), allocated_bytes, reserved_bytes, alloc_retries,
+         recompiles, autotune_s, lr, loss, accuracy
 """
 
 from __future__ import annotations

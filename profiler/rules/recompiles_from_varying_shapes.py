@@ -10,6 +10,7 @@ from profiler.rules.verdicts import Case, Check, judge, quantity, seconds, share
 from profiler.timeline import Timeline
 
 cause: Final = "recompiles-from-varying-shapes"
+_untold: Final = "torch's compiler was not in use, or does not count it"
 many_recompiles: Final = 5  # after warm-up, over all stages; a straggler or two are no pattern
 
 
@@ -50,6 +51,9 @@ def check(timeline: Timeline) -> list[Finding]:
             quantity("recompilations after warm-up", again, ""),
             seconds("compiling after warm-up, all threads", spent_s),
             seconds("one compilation", spent_s / count if count else None, "none after warm-up"),
+            seconds(
+                "timing kernels, so waiting for the autotuner's lock at most", timeline.tuning_s, _untold
+            ),
         ],
         remedy=Remedy(
             "Compile with dynamic=True, or pad batches to a few lengths (buckets), so that a handful of "

@@ -102,3 +102,26 @@ def test_the_compiler_is_not_imported_for_it(repository: Path) -> None:
         "assert not CompileWatch(silent).install(); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=repository, check=True, timeout=60)
+
+
+def test_time_spent_on_tuning_kernels_is_told_when_it_grows(
+    watch: CompileWatch, rows: Rows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from torch._dynamo.utils import compilation_time_metrics, dynamo_timed
+
+    watch.look()
+    watch.look()
+    before = [row["value"] for row in rows if row["name"] == "autotune_s"]
+    assert len(before) == 1, "told once, so that nothing is known from unknown"
+    with dynamo_timed("CachingAutotuner.benchmark_all_configs"):  # as torch itself counts it
+        pass
+    watch.look()
+    first, second = (row["value"] for row in rows if row["name"] == "autotune_s")
+    assert second > first == before[0]
+    assert second - first == pytest.approx(
+        compilation_time_metrics["CachingAutotuner.benchmark_all_configs"][-1]
+    )
+    with monkeypatch.context() as patch:
+        patch.delattr("torch._dynamo.utils.compilation_time_metrics")
+        watch.look()
+    assert len(rows) == 2, "a torch that does not count it tells nothing"

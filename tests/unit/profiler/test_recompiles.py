@@ -85,3 +85,26 @@ def test_compile_time_is_counted_once_in_the_closing_sum(tmp_path: Path) -> None
     compile_inside(path, part=0.5, first=0, last=10**6)
     after = Timeline.of(Run.open(path)).threads
     assert before.equals(after)
+
+
+def test_tuning_of_kernels_bounds_the_waits_for_its_lock(tmp_path: Path) -> None:
+    path = play(tmp_path / "run")
+    timeline, _, finding = look(path)
+    (untold,) = [item for item in finding.evidence if "autotuner" in item.name]
+    assert (timeline.tuning_s, untold.value) == (None, None)
+    lo_ns, hi_ns = timeline.range_ns
+    log = ArrowLog(path / "events" / "tuning.arrow", event_schema)
+    for t_ns, value in ((lo_ns - 1, 2.0), (lo_ns + 1, 2.0), ((lo_ns + hi_ns) // 2, 2.023), (hi_ns + 1, 9.0)):
+        row = {
+            "t_ns": t_ns,
+            "kind": "gauge",
+            "name": "autotune_s",
+            "stage": "trainer",
+            "index": 0,
+            "value": value,
+        }
+        log.append(tuple(row.get(name) for name in event_schema.names))
+    log.close()
+    timeline, _, finding = look(path)
+    (told,) = [item for item in finding.evidence if "autotuner" in item.name]
+    assert timeline.tuning_s == told.value == pytest.approx(0.023)
