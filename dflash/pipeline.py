@@ -6,10 +6,11 @@ Holds whatever can block a stage and aborts all of it together. Knows nothing of
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from dflash.contract.errors import StageError
+from dflash.out_of_memory import Depths
 
 
 class Abortable(Protocol):
@@ -31,6 +32,7 @@ class PipelineState:
         self._lock = threading.Lock()
         self._first: BaseException | None = None
         self.stop_reason: str | None = None  # set: end after the window in progress
+        self.depths: Callable[[], Depths] = list  # of all queues, for error messages
 
     @property
     def first_error(self) -> BaseException | None:
@@ -59,9 +61,11 @@ class PipelineState:
         for part in self._parts:
             part.abort(first)
 
-    def fail(self, error: Exception, *, stage: str, device: str, batch: int | None) -> None:
+    def fail(
+        self, error: Exception, *, stage: str, device: str, batch: int | None, found: str | None = None
+    ) -> None:
         """A stage failed. When another one failed first this is its echo, and is dropped."""
         with self._lock:
             echo = self._first is not None
         if not echo:
-            self.abort(StageError(error, stage=stage, device=device, batch=batch))
+            self.abort(StageError(error, stage=stage, device=device, batch=batch, found=found))

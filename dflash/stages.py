@@ -11,13 +11,16 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from dflash.batch import Batch, HiddenStates, WindowInfo
 from dflash.channel import Channel, ChannelClosed
 from dflash.compiling import working
+from dflash.contract.errors import ran_out_of_memory
 from dflash.contract.events import Probe
 from dflash.devices import Device, Moment, Timing
+from dflash.out_of_memory import explain
 from dflash.pipeline import PipelineState
 from dflash.replicas import Replica
 from dflash.schedule import Schedule, overlapped
@@ -36,7 +39,7 @@ class Stage:
         self.index, self.device, self._state = index, device, state
         self.place = device.name if device else "cpu"
         self.probe = probe.bind(self.kind, index, self.place)
-        self.batch: int | None = None  # in hand, for error messages
+        self.batch: Batch | None = None  # in hand, for error messages
         self.thread = threading.Thread(target=self._run, name=f"{self.kind}-{index}", daemon=True)
 
     def _run(self) -> None:
@@ -46,9 +49,19 @@ class Stage:
                 self.device.bind_thread()
             self.work()
         except Exception as error:  # noqa: BLE001 - the thread boundary: every failure ends the pipeline
-            self._state.fail(error, stage=f"{self.kind} {self.index}", device=self.place, batch=self.batch)
+            self._fail(error)
         finally:
             self.probe.mark("stop")
+
+    def _fail(self, error: Exception) -> None:
+        text, found = f"{type(error).__name__}: {error}", None
+        if ran_out_of_memory(text):
+            with suppress(RuntimeError):  # a device in trouble may refuse even its figures
+                figures = self.device.memory_figures() if self.device else {}
+                found = explain(text, figures, self.batch, self._state.depths())
+        number = None if self.batch is None else self.batch.id
+        name = f"{self.kind} {self.index}"
+        self._state.fail(error, stage=name, device=self.place, batch=number, found=found)
 
     @abstractmethod
     def work(self) -> None:
@@ -74,7 +87,7 @@ class Prefetch(Stage):
             batch = next(self._batches, None)
             if batch is None:
                 break
-            self.batch = batch.id
+            self.batch = batch
             self.probe.emit_span("pack", start_ns, time.monotonic_ns(), **_facts(batch))
             self._out.put(batch, self.probe)
             self.batches_made += 1
@@ -141,7 +154,7 @@ class TargetForward(Stage):
                 batch = self._source.get(self.probe)
             except ChannelClosed:
                 break
-            self.batch = batch.id
+            self.batch = batch
             self._schedule.await_forward(self.probe)
             item = self._forward(batch)
             moment = self._device.record()
@@ -202,7 +215,7 @@ class DrafterStep(Stage):
                 item = self._transport.recv(self.index, self.probe)
             except ChannelClosed:
                 break
-            batch, self.batch = item.batch, item.batch.id
+            self.batch = batch = item.batch
             self._progress.wait_for(batch.window, self.probe)
             moment = self._train(item)
             self._release(previous)

@@ -80,7 +80,15 @@ def _rebuild(cls: type[DFlashError], fields: dict[str, str], state: dict[str, ob
 class StageError(DFlashError):
     """The first cause of a stopped pipeline, with the stage, device and batch it struck."""
 
-    def __init__(self, cause: BaseException, *, stage: str, device: str, batch: int | None = None) -> None:
+    def __init__(
+        self,
+        cause: BaseException,
+        *,
+        stage: str,
+        device: str,
+        batch: int | None = None,
+        found: str | None = None,
+    ) -> None:
         self.cause, self.stage, self.device, self.batch = cause, stage, device, batch
         at = f"{stage} on {device}" + ("" if batch is None else f", batch {batch}")
         if isinstance(cause, DFlashError):
@@ -88,7 +96,8 @@ class StageError(DFlashError):
             super().__init__(cause.what, where=f"{at}; {cause.where}" if cause.where else at, **parts)
         else:
             text = f"{type(cause).__name__}: {cause}"
-            super().__init__(text, where=at, remedy=_memory_remedy if ran_out_of_memory(text) else None)
+            remedy = _memory_remedy if ran_out_of_memory(text) else None
+            super().__init__(text, where=at, found=found, remedy=remedy)
         self.__cause__ = cause  # so that --debug and tests show where it came from
 
 

@@ -91,6 +91,24 @@ def test_a_failing_stage_ends_the_run_with_its_cause(
     assert stage_threads() == []
 
 
+def test_a_stage_that_runs_out_of_memory_says_what_it_had_in_hand_and_what_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C118."""
+
+    def full(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB")
+
+    monkeypatch.setattr(Replica, "train", full)
+    with pytest.raises(StageError) as caught:
+        make("split=1-1").run()
+    assert caught.value.found is not None
+    assert "documents" in caught.value.found
+    assert "anchors" in caught.value.found
+    assert "waiting: q_pre " in caught.value.found
+    assert "q_hs" in caught.value.found
+
+
 def test_a_failing_prefetch_ends_the_run_while_everybody_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
