@@ -1,10 +1,10 @@
 """Tells of torch.compile at work: a span `compile` on the stage whose thread compiled, a gauge `recompiles`.
 
 Costs nothing while nothing compiles, and never imports the compiler itself. A gauge `autotune_s` is the time
-that torch's compiler has spent timing kernels to choose from; nobody waited longer than that for the lock it
-holds meanwhile. What it cannot see: those waits themselves (torch has no hook), kernels that Triton tunes by
-itself, and backward graphs compiled on autograd's own threads, which are told as stage `trainer`. Knows
-nothing of what is compiled.
+that torch's compiler has spent timing kernels to choose from. What it cannot see: waits for the locks of its
+autotuner (torch has no hook; they are held while it compiles and while it tunes, no longer), kernels that
+Triton tunes by itself, and backward graphs compiled on autograd's own threads, which are told as stage
+`trainer`. Knows nothing of what is compiled.
 """
 
 from __future__ import annotations

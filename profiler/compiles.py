@@ -34,10 +34,7 @@ def count_compiles(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame
 
 
 def tuning_seconds(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> float | None:
-    """Seconds in [lo_ns, hi_ns) that torch timed kernels to choose from; None where nobody counted.
-
-    It holds a lock meanwhile: no thread waited longer for it.
-    """
+    """Seconds in [lo_ns, hi_ns) that torch timed kernels to choose from; None where nobody counted."""
     gauges = events[(events["kind"] == "gauge") & (events["name"] == "autotune_s")]
     return _rise(gauges, lo_ns, hi_ns) if len(gauges) else None
 

@@ -52,7 +52,7 @@ def check(timeline: Timeline) -> list[Finding]:
             seconds("compiling after warm-up, all threads", spent_s),
             seconds("one compilation", spent_s / count if count else None, "none after warm-up"),
             seconds(
-                "timing kernels, so waiting for the autotuner's lock at most", timeline.tuning_s, _untold
+                "timing kernels to choose from, all threads", timeline.tuning_s, _untold
             ),
         ],
         remedy=Remedy(
