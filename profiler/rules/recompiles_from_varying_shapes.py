@@ -51,9 +51,7 @@ def check(timeline: Timeline) -> list[Finding]:
             quantity("recompilations after warm-up", again, ""),
             seconds("compiling after warm-up, all threads", spent_s),
             seconds("one compilation", spent_s / count if count else None, "none after warm-up"),
-            seconds(
-                "timing kernels to choose from, all threads", timeline.tuning_s, _untold
-            ),
+            seconds("timing kernels to choose from, all threads", timeline.tuning_s, _untold),
         ],
         remedy=Remedy(
             "Compile with dynamic=True, or pad batches to a few lengths (buckets), so that a handful of "
