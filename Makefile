@@ -31,6 +31,7 @@ format: $(VENV)/installed-dev  ## let ruff format and fix
 
 docs: $(VENV)/installed-dev  ## rewrite what is generated from the code
 	$(BIN)/python scripts/knob_table.py > docs/knobs.md
+	$(BIN)/python benchmarks/tables.py > docs/benchmarks/tables.md
 
 clean:  ## remove .venv and caches; runs and studies stay
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.tables import page, read_results
 from dflash.contract.config import all_knobs
 
 
@@ -23,3 +24,10 @@ def test_knob_table_is_up_to_date(repository: Path) -> None:
     page = (repository / "docs/knobs.md").read_text(encoding="utf-8")
     assert page == result.stdout, "run `make docs`"
     assert all(f"| `{knob.path}`" in page for knob in all_knobs)
+
+
+def test_tables_of_results_are_up_to_date(repository: Path) -> None:
+    folder = repository / "docs/benchmarks"
+    results = read_results(folder)
+    assert results
+    assert (folder / "tables.md").read_text(encoding="utf-8") == page(results), "run `make docs`"

@@ -1,0 +1,211 @@
+"""For each kind of benchmark the head and the rows of its table, from its document.
+
+A kind that is not in `kinds` is shown by `plain_rows`. Knows nothing of files or of how cells are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from benchmarks.table_cells import number, percent
+
+Document = dict[str, Any]
+Table = tuple[list[str], list[list[Any]]]
+
+
+def plain_rows(document: Document) -> Table:
+    """The first list of rows with the values that fit into cells; without one, the values at the top."""
+    for value in document.values():
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            keys = [key for key in value[0] if all(_fits(row.get(key)) for row in value)]
+            return [key.replace("_", " ") for key in keys], [[row.get(key) for key in keys] for row in value]
+    told = ("benchmark", "command", "utc", "when", "gpus", "versions", "schema")
+    return ["", "value"], [
+        [key.replace("_", " "), value] for key, value in document.items() if key not in told and _fits(value)
+    ]
+
+
+def _fits(value: Any) -> bool:
+    if isinstance(value, dict):
+        return "median" in value
+    if isinstance(value, list):
+        return len(value) <= 4 and not any(isinstance(item, dict | list) for item in value)
+    return not isinstance(value, str) or len(value) <= 60
+
+
+def drafter_step(document: Document) -> Table:
+    """Our drafter step by case."""
+    head = ["case", "step ms", "train ms", "complete ms", "context tokens/s", "TFLOP/s", "peak GB"]
+    return head, [_step_cells(row["case"], row) for row in document["rows"]]
+
+
+def _step_cells(name: str, row: Document) -> list[Any]:
+    keys = ("step_ms", "train_ms", "complete_ms", "context_tokens_per_s", "model_tflop_per_s", "peak_gb")
+    return [name, *(row[key] for key in keys)]
+
+
+def duel(document: Document) -> Table:
+    """Two drafter steps by case, and whether they compute the same."""
+    head = [
+        "case",
+        "trainer",
+        "step ms",
+        "context tokens/s",
+        "TFLOP/s",
+        "peak GB",
+        "times as fast",
+        "loss",
+        "gradients: largest distance from float32",
+        "same",
+    ]
+    rows = []
+    for row in document["rows"]:
+        agreement = row["agreement"]
+        for side in ("ours", "theirs"):
+            figures = row[side]
+            rows.append(
+                [
+                    row["case"],
+                    figures["name"],
+                    figures["step_ms"],
+                    figures["context_tokens_per_s"],
+                    figures["model_tflop_per_s"],
+                    figures["peak_gb"],
+                    row["times_as_fast"] if side == "ours" else "1",
+                    f"{agreement['loss'][side]:.5f}",
+                    agreement["largest_distance"].get(side),
+                    agreement["same"],
+                ]
+            )
+    return head, rows
+
+
+def pipeline(document: Document) -> Table:
+    """Pipelines end to end."""
+    head = [
+        "setting",
+        "pipeline",
+        "tokens/s (90 % interval)",
+        "times the fastest naive",
+        "efficiency",
+        "exposed copies",
+        "peak GB",
+        "RSS GB",
+    ]
+    naive: dict[str, float] = {}
+    for row in document["rows"]:
+        if row["name"].startswith("naive"):
+            naive[row["setting"]] = max(row["tokens_per_s"], naive.get(row["setting"], 0.0))
+    rows = []
+    for row in document["rows"]:
+        low, high = row["interval_90"]
+        best = naive.get(row["setting"])
+        rows.append(
+            [
+                row["setting"],
+                row["name"],
+                f"{number(row['tokens_per_s'])} ({number(low)} to {number(high)})",
+                row["tokens_per_s"] / best if best else None,
+                row.get("efficiency"),
+                percent(row.get("exposed_copy_share"), 2),
+                row["peak_gb"],
+                row["rss_gb"],
+            ]
+        )
+    return head, rows
+
+
+def transport(document: Document) -> Table:
+    """Each path against the bare copy."""
+    head = ["path", "MB an item", "GB/s", "bare copy GB/s", "share of the bare copy"]
+    return head, [
+        [
+            row["path"],
+            row["item_mb"],
+            row["gb_per_s"],
+            row["bare_gb_per_s"],
+            percent(row["share_of_bare"]["median"]),
+        ]
+        for row in document["rows"]
+    ]
+
+
+def transport_presets(document: Document) -> Table:
+    """Presets that trained the same windows."""
+    head = ["preset", "tokens/s", "windows", "last loss", "weights as the first run's", "peak GB"]
+    first = document["rows"][0]["weights_sha256"]
+    return head, [
+        [
+            row["preset"],
+            row["tokens_per_s"],
+            row["windows_measured"],
+            f"{row['losses'][-1]:.6f}",
+            row["weights_sha256"] == first,
+            row["peak_gb"],
+        ]
+        for row in document["rows"]
+    ]
+
+
+def gil_accuracy(document: Document) -> Table:
+    """Sampled waits for the GIL against the truth."""
+    head = ["case", "Python", "truth", "truth with CPU wait", "sampled", "worst off, points"]
+    rows = []
+    for row in document["results"]:
+        threads = [[t[key] for t in row["threads"]] for key in ("truth", "truth_with_cpu_wait", "sampled")]
+        rows.append([row["case"], row["python"], *threads, row["worst_off_points"]])
+    return head, rows
+
+
+def gpu_sensors(document: Document) -> Table:
+    """Microseconds a reading; text where there is none."""
+    head = ["reading", "µs", "largest µs", "CPU µs"]
+    rows = []
+    for name, cost in document["us_a_call"].items():
+        cells = [cost["median"], cost["largest"], cost["cpu"]] if isinstance(cost, dict) else [cost, "", ""]
+        rows.append([name, *cells])
+    return head, rows
+
+
+def idle_gaps(document: Document) -> Table:
+    """Idle gaps found, by GPU."""
+    head = ["GPU", "gaps", "timeline: recall", "precision", "power alone: recall", "precision"]
+    rows = []
+    for index, gpu in enumerate(document["found"].values()):
+        found = (gpu["timeline"], gpu["power_alone_by_delay_s"]["0.0"])
+        shares = [percent(way[key]) for way in found for key in ("recall", "precision")]
+        rows.append([index, gpu["gaps"], *shares])
+    return head, rows
+
+
+def links(document: Document) -> Table:
+    """Edges between devices and with the host."""
+    head = ["from", "to", "path", "GB/s", "both ways GB/s", "all at once GB/s", "latency µs", "wrong words"]
+    keys = ("src", "dst", "path", "gb_per_s", "both_ways_gb_per_s", "all_at_once_gb_per_s", "latency_us")
+    return head, [[*(edge[key] for key in keys), edge["wrong_words"]] for edge in document["edges"]]
+
+
+def demo_search(document: Document) -> Table:
+    """Configurations of a search, best first."""
+    head = ["trial", "runs", "tokens/s", "low", "high"]
+    return head, [
+        [row["trial"], row["runs"], *(row["tokens_per_s"][key] for key in ("mid", "low", "high"))]
+        for row in document["standings"]
+        if isinstance(row.get("tokens_per_s"), dict)
+    ]
+
+
+kinds: dict[str, Callable[[Document], Table]] = {
+    "drafter_step": drafter_step,
+    "against_specforge": duel,
+    "against_speculators": duel,
+    "pipeline": pipeline,
+    "transport": transport,
+    "transport_presets": transport_presets,
+    "gil_accuracy": gil_accuracy,
+    "gpu_sensors": gpu_sensors,
+    "idle_gaps": idle_gaps,
+    "links": links,
+    "demo_search": demo_search,
+}
