@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,33 @@ def test_failing_sampler_is_reported_once_and_paused(tmp_path: Path) -> None:
     assert {r["reason"] for r in rows if r["value"] is None} == {"ZeroDivisionError: the sensor is broken"}
     assert report.status == "partial"
     assert report.reason == "ZeroDivisionError: the sensor is broken"
+
+
+def test_sampler_that_rests_is_not_woken(tmp_path: Path) -> None:
+    sampler = FakeSampler(enough=3)
+    sample = sampler.sample
+
+    def sample_and_rest() -> Iterator[Reading]:
+        yield from sample()
+        sampler.rest_s = 3600.0 if sampler.reads == 3 else 0.0
+
+    sampler.sample = sample_and_rest  # type: ignore[method-assign]
+    log = ArrowLog(tmp_path / "fake.arrow", sample_schema)
+    thread = SamplerThread(sampler, log)
+    thread.start()
+    assert sampler.done.wait(30)
+    time.sleep(0.1)  # a hundred ticks
+    assert thread.stop().status == "ok"
+    assert sampler.reads == 3
+
+
+def test_stopping_twice_is_harmless(tmp_path: Path) -> None:
+    sampler = FakeSampler()
+    thread = SamplerThread(sampler, ArrowLog(tmp_path / "fake.arrow", sample_schema))
+    thread.start()
+    assert sampler.done.wait(30)
+    assert thread.stop().status == thread.stop().status == "ok"
+    assert sampler.closed == 1
 
 
 def test_warning_of_the_sampler_makes_it_partial(tmp_path: Path) -> None:
