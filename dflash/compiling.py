@@ -12,6 +12,7 @@ and again, runs as it stands from then on, with one warning that says why. Knows
 from __future__ import annotations
 
 import functools
+import os
 import threading
 import time
 import types
@@ -104,6 +105,14 @@ working = _gate.working
 def _compiling() -> bool:
     """Whether the calling thread is inside a compilation."""
     return torch._guards.CompileContext.try_get() is not None
+
+
+def compiler_switch() -> str | None:
+    """The debugging switch in the environment that turns torch.compile off, if one does."""
+    for name in ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"):
+        if os.environ.get(name, "0") == "1":  # the one value that torch takes for yes
+            return f"{name}=1"
+    return None
 
 
 def guard_traces() -> None:

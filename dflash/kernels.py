@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from importlib import metadata
 
 import torch
 
+from dflash.compiling import compiler_switch
 from dflash.contract.config import TrainConfig
+from dflash.devices import wants_cuda
+from dflash.drafter_kernels import takes_tiles
 from dflash.packing import LayoutKind
 from dflash.target import Target
 from dflash.target_shapes import TargetSpec
@@ -23,7 +25,7 @@ def describe_kernels(config: TrainConfig, target: Target, layout: LayoutKind) ->
         "attention": target.kernel,
         "target_rows": layout,
         "target_layers": _layers(target),
-        "drafter_attention": "sdpa by document",
+        "drafter_attention": _drafter_attention(config, target.spec),
         "loss": f"cross entropy by {chunk} blocks" if chunk else "cross entropy",
         "optimizer": "torch AdamW",
     }
@@ -43,12 +45,11 @@ def slow_kernels(spec: TargetSpec) -> list[str]:
     return [f"the target's recurrent layers run on reference PyTorch, several times slower: {lack}"]
 
 
-def compiler_switch() -> str | None:
-    """The debugging switch in the environment that turns torch.compile off, if one does."""
-    for name in ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"):
-        if os.environ.get(name, "0") == "1":  # the one value that torch takes for yes
-            return f"{name}=1"
-    return None
+def _drafter_attention(config: TrainConfig, spec: TargetSpec) -> str:
+    device_type = "cuda" if wants_cuda(config) else "cpu"
+    return (
+        "flex, in compiled layers" if takes_tiles(config.drafter, spec, device_type) else "sdpa by document"
+    )
 
 
 def _layers(target: Target) -> str:

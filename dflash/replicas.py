@@ -47,7 +47,7 @@ class Replica:
         self.drafter = drafter.to(place, _dtype(config.drafter.dtype, place))
         self.embedding = embedding.to(place, drafter.dtype)
         self.head = self.embedding if head is embedding else head.to(place, drafter.dtype)
-        self._view_of, self.drafter.runner = choose_kernels(config.drafter, drafter.spec, place)
+        self._view_of, self.drafter.runner = choose_kernels(config, drafter.spec, place)
         self.parameters = list(self.drafter.parameters())
         self._figures = torch.zeros(3, dtype=torch.float32, device=place)  # numerator, correct, counted
         self._float_gradients: dict[int, Tensor] = {}

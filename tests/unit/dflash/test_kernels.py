@@ -78,8 +78,18 @@ def test_hybrid_targets_say_how_their_recurrent_layers_run(version, cuda, expect
     assert describe(hybrid)["gated_deltanet"] == expected
 
 
+@pytest.mark.parametrize(
+    ("attention", "told"), [("auto", "sdpa by document"), ("flex", "flex, in compiled layers")]
+)
+def test_the_drafters_attention_is_named(attention, told):
+    chosen = load_config(None, [f"drafter.attention={attention}", "devices.kind=logical"])
+    target = SimpleNamespace(spec=plain, kernel="sdpa", compiled=[])
+    assert describe_kernels(chosen, target, "packed")["drafter_attention"] == told
+
+
 @pytest.mark.parametrize("name", ["TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"])
 def test_a_compiler_switched_off_for_debugging_is_named(name, monkeypatch):
+    """C120."""
     for switch in ("TORCHDYNAMO_DISABLE", "TORCH_COMPILE_DISABLE"):
         monkeypatch.delenv(switch, raising=False)
     assert "torch.compile" not in describe(plain)
