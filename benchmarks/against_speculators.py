@@ -1,9 +1,10 @@
 """Our drafter step against speculators', in one run: loss and gradients, speed in turns, peak memory.
 
     python benchmarks/against_speculators.py --site DIR --out FILE.json [--cases a] [--profile]
-DIR holds the unpacked wheels of speculators 0.9.0, pydantic, pydantic-core and annotated-types. Its block mask is
-built uncompiled (see peer_speculators.py), everything else as it ships: fp32 weights under autocast, fused losses,
-the whole forward compiled. Cases are those of `drafter_step.py`. Exit 1 when loss or gradients differ.
+DIR holds the unpacked wheels of speculators 0.9.0, pydantic, pydantic-core, annotated-types. Its block mask
+is built uncompiled (see peer_speculators.py), everything else as it ships: float32 weights under autocast,
+fused losses, the whole forward compiled. Cases are those of `drafter_step.py`. Exit 1 when loss or gradients
+differ by more than rounding.
 """
 
 from __future__ import annotations

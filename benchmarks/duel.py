@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def race(case: Case, build: Callable[[Case], Contender], choice: argparse.Namesp
             **timings.describe(case.batch.tokens, flops),
         }
         if choice.profile:
-            table, sums = kernel_table(lambda contender=contender: _whole_step(contender))
+            table, sums = kernel_table(partial(_whole_step, contender))
             row[key] |= sums
             write_beside(choice.out, f"{case.name}_{key}_kernels", table)
     return row

@@ -1,12 +1,10 @@
-"""speculators' DFlash drafter step as a contender: its own model, loss and optimizer from its published wheel.
+"""speculators' DFlash drafter step as a contender: its own model and loss from its published wheel.
 
-It trains on the labels that its teacher's head gives; here the teacher's state before each token is that token's
-row of the head, so that labels are the tokens themselves, as everywhere else. Its loss is divided by the number of
-slots, not by their weights: gradients are told with that factor taken out. Its compiled mask did not finish
-compiling in minutes, so the mask is built uncompiled; everything else runs as it ships. Knows nothing of how
-it is timed.
-
-Shapes: T context tokens, H hidden width, V vocabulary.
+It trains on the labels that its teacher's head gives; here the teacher's state before each token is that
+token's row of the head, so that labels are the tokens themselves, as everywhere else. Its loss is divided by
+the number of slots, not by their weights: gradients are told with that factor taken out. Its compiled mask
+did not finish compiling in minutes, so the mask is built uncompiled; everything else runs as it ships. It
+gets the case's anchors instead of drawing its own. Knows nothing of how it is timed.
 """
 
 from __future__ import annotations

@@ -118,14 +118,24 @@ def pipeline(document: Document) -> Table:
 
 def transport(document: Document) -> Table:
     """Each path against the bare copy."""
-    head = ["path", "MB an item", "GB/s", "bare copy GB/s", "share of the bare copy"]
+    head = [
+        "path",
+        "hop",
+        "MB an item",
+        "GB/s",
+        "bare copy GB/s",
+        "share of the bare copy",
+        "end to end GB/s",
+    ]
     return head, [
         [
             row["path"],
+            row["hop"],
             row["item_mb"],
             row["gb_per_s"],
             row["bare_gb_per_s"],
             percent(row["share_of_bare"]["median"]),
+            row["end_to_end_gb_per_s"],
         ]
         for row in document["rows"]
     ]
@@ -196,6 +206,44 @@ def demo_search(document: Document) -> Table:
     ]
 
 
+def profiler_overhead(document: Document) -> Table:
+    """What was lost to recording, by kind of trainer, and what the recorder used."""
+    head = [
+        "trainer",
+        "pairs",
+        "throughput lost",
+        "95 % bound",
+        "95 % interval",
+        "equal neighbours differ by",
+        "recorder, of a core",
+        "samples MB/h",
+        "events MB/h",
+        "events/s",
+        "threads",
+    ]
+    rows: list[list[Any]] = []
+    for kind, result in document["results"].items():
+        lost, equal = result["lost"], result["equal_neighbours"] or {}
+        spread = [percent(equal.get(key), 2) for key in ("mean", "standard_deviation")]
+        interval = lost["interval_95"]
+        rows.append(
+            [
+                kind,
+                lost["count"],
+                percent(lost["mean"], 2),
+                percent(lost["upper_95_one_sided"], 2),
+                None if interval is None else " to ".join(f"{100 * end:.2f} %" for end in interval),
+                None if None in spread else " ± ".join(map(str, spread)),
+                percent(result["recorder_cores"], 2),
+                result["sample_bytes_per_hour"] / 1e6,
+                result["event_bytes_per_hour"] / 1e6,
+                result["events_per_s"],
+                result["threads"],
+            ]
+        )
+    return head, rows
+
+
 kinds: dict[str, Callable[[Document], Table]] = {
     "drafter_step": drafter_step,
     "against_specforge": duel,
@@ -206,6 +254,7 @@ kinds: dict[str, Callable[[Document], Table]] = {
     "gil_accuracy": gil_accuracy,
     "gpu_sensors": gpu_sensors,
     "idle_gaps": idle_gaps,
+    "profiler_overhead": profiler_overhead,
     "links": links,
     "demo_search": demo_search,
 }

@@ -20,9 +20,7 @@ folder = Path(__file__).resolve().parents[1] / "docs/benchmarks"
 
 def page(results: dict[str, dict[str, Any]]) -> str:
     """The page for {file name: document}, in the order of names."""
-    origin = (
-        "Generated from the JSON files beside this page by `make docs`; [README.md](README.md) says more."
-    )
+    origin = "Drawn by `make docs` from the JSON files beside this page; see [README.md](README.md)."
     parts = ["# All results as tables", origin]
     for name in sorted(results):
         kind, document = kind_of(name, results[name]), results[name]
