@@ -36,10 +36,13 @@ def check_up(as_json: AsJson = False) -> None:
     Records a practice command for a few seconds with the real sensors. Exit code 1 only when something
     essential is broken; what cannot be measured is n/a with the reason, and how to grant it.
     """
+    from profiler.checkup import groups
+
     if not as_json:
         say(f"practising for {practice_s:g} s …")
     with stdout_kept_for_result():
         checks = [*_look_at_install(), *_look_at_torch(), *_look_at_disk(), *_practise()]
+    checks.sort(key=lambda check: groups.index(check.group))
     broken = any(check.status == "broken" for check in checks)
     if as_json:
         print_json({"broken": broken, "checks": [dataclasses.asdict(check) for check in checks]})

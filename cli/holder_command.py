@@ -49,6 +49,6 @@ def trainer_of(run_path: Path) -> int:
             "the run is not in progress",
             where=str(run_path),
             found=f"status {manifest.get('status')}",
-            remedy="the report of an ended run shows who held the GIL",
+            remedy="ask while it runs; `record --set sensors.gil_holders=true` asks all along",
         )
     return pid

@@ -64,11 +64,14 @@ _remedies: Final = (  # words of a reason, and what helps
 )  # fmt: skip
 
 
+groups: Final = ("install", "torch", "disk", "host", "gil", "gpu")  # in the order of showing
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """One thing that was looked at."""
 
-    group: str  # install, torch, disk, host, gil, gpu
+    group: str  # of `groups`
     name: str
     status: Status  # broken: nothing useful can be done without it
     detail: str  # what was found; for n/a and broken, the reason

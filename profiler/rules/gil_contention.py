@@ -20,6 +20,7 @@ about_one_core: Final = 1.5
 busy_share: Final = 0.5  # of its time running, or ready to, from where on a thread is pointed to
 other_process: Final = "the stages run in another process than the one whose GIL was watched"
 _no_cpu_times: Final = "CPU time of threads was not sampled"
+_nobody: Final = "no thread waits for it"
 
 
 def cost(timeline: Timeline, loads: Loads) -> float | None:
@@ -71,6 +72,8 @@ def _mean(values: pd.Series) -> float | None:
 
 def _cores(timeline: Timeline, contenders: pd.DataFrame) -> float | None:
     """Cores that the contending threads use; of the whole program where single threads were not sampled."""
+    if not len(contenders):
+        return None
     mean = _mean(contenders["cpu_share"])
     return timeline.gil.cores if mean is None else mean * len(contenders)
 
@@ -98,6 +101,7 @@ def _checks(timeline: Timeline, loads: Loads) -> list[Check]:
 
 def _evidence(timeline: Timeline, loads: Loads) -> list[Evidence]:
     contenders, reason, busy = _contenders(timeline), why_unknown(timeline), _bystander(timeline)
+    no_cpu = reason or (_no_cpu_times if len(contenders) else _nobody)
 
     def waited(words: str, load: StageLoad | None) -> Evidence:
         known = None if load is None or reason is not None else load.gil_wait
@@ -108,8 +112,8 @@ def _evidence(timeline: Timeline, loads: Loads) -> list[Evidence]:
         waited("drafters", loads.drafter),
         waited("prefetch", loads.prefetch),
         quantity("threads that wait for it", None if reason else float(len(contenders)), "", reason),
-        quantity("cores in use by them", _cores(timeline, contenders), "", _no_cpu_times),
-        share("these threads waiting for a CPU", _mean(contenders["cpu_wait_share"]), _no_cpu_times),
+        quantity("cores in use by them", _cores(timeline, contenders), "", no_cpu),
+        share("these threads waiting for a CPU", _mean(contenders["cpu_wait_share"]), no_cpu),
         share("time some thread holds it", timeline.gil.held_share, timeline.gil.no_holders),
         *(share(f"time thread {name} holds it", held) for name, held in timeline.gil.holders[:1]),
         *([] if busy is None else [share(f"CPU of {busy[0]}", busy[1])]),

@@ -157,6 +157,8 @@ def seconds(name: str, value: float | None, reason: str | None = None) -> Eviden
 
 def quantity(name: str, value: float | None, unit: str, reason: str | None = None) -> Evidence:
     """Evidence that is an amount of `unit`; bytes and rates are shown with a prefix."""
+    if unit == "GB/s" and value is not None:  # slow links are not told in thousandths
+        return _evidence(name, value, unit, amount(1e9 * value, "B/s"), reason)
     return _evidence(name, value, unit, "" if value is None else amount(value, unit), reason)
 
 

@@ -99,6 +99,14 @@ def test_a_copy_on_the_targets_path_is_not_called_gil(tmp_path: Path) -> None:
     assert value(finding, "targets waiting for the GIL") == pytest.approx(0.02, abs=0.01)
 
 
+def test_where_nobody_waits_nothing_is_said_of_those_who_do(tmp_path: Path) -> None:
+    finding = gil_of(diagnosed(tmp_path, everywhere(0.0)))
+    assert value(finding, "threads that wait for it") == 0
+    unknown = {item.name: item.reason for item in finding.evidence if item.value is None}
+    assert unknown["cores in use by them"] == "no thread waits for it"
+    assert unknown["these threads waiting for a CPU"] == "no thread waits for it"
+
+
 def test_drafters_that_wait_for_it_while_targets_limit_cost_nothing(tmp_path: Path) -> None:
     finding = gil_of(diagnosed(tmp_path, {300: 0.0, 301: 0.0, 302: 0.0, 400: 0.1, 5000: 0.6}))
     assert finding.measured_cost_share == pytest.approx(0.0, abs=0.01)
