@@ -286,6 +286,21 @@ def test_a_trace_waits_for_work_and_goes_before_new_work():
     assert (gate._working, gate._tracing, gate._traces_waiting) == (0, False, 0)
 
 
+def test_a_compiled_call_that_a_stage_waits_for_does_not_yield_to_a_waiting_trace(graphs, guarded):
+    """As when autograd's thread computes checkpointed layers again."""
+    function, done = compiled(double), []
+    function(torch.ones(2))
+    helper = threading.Thread(target=lambda: done.append(function(torch.ones(2))), daemon=True)
+    tracer = threading.Thread(target=torch.fx.symbolic_trace, args=(Stack(),))
+    with working():
+        tracer.start()
+        wait_until(lambda: compiling._gate._traces_waiting)
+        helper.start()
+        wait_until(lambda: done)
+    helper.join()
+    tracer.join()
+
+
 def test_the_gate_lets_a_thread_through_that_is_inside_already():
     gate = TraceGate()
     with gate.working(), gate.working(), gate.tracing():
