@@ -46,6 +46,7 @@ class Rule:
 unit: Final = "tests/unit/dflash"
 contract: Final = "tests/contract/test_transports.py"
 streams: Final = "tests/gpu/test_transports_cuda.py"
+sharing: Final = "tests/gpu/test_sharing_cuda.py"
 handing_over: Final = "tests/gpu/test_handing_over_cuda.py"
 carrier: Final = "dflash/transport/carrier.py"
 cuda_carrier: Final = "dflash/transport/cuda_carrier.py"
@@ -340,14 +341,14 @@ gpu_rules: Final = (
         cuda_carrier,
         "        ready.order_stream()\n        taps.record_stream",
         "        taps.record_stream",
-        (f"{handing_over}::test_what_is_handed_over_is_read_when_it_has_been_made",),
+        (f"{sharing}::test_a_state_handed_over_is_read_only_when_its_forward_has_ended",),
     ),
     Rule(
         "what is handed over is kept from the allocator while the drafter reads it",
         cuda_carrier,
         "(device.torch_device))\n\n    def new_slab",
         "(device.torch_device)) if False else None\n\n    def new_slab",
-        (f"{handing_over}::test_what_is_handed_over_is_not_written_while_the_drafter_still_reads",),
+        (f"{sharing}::test_memory_handed_over_is_not_reused_while_the_drafter_still_reads",),
     ),
     Rule(
         "a stage's thread has a stream of its own",

@@ -1,5 +1,7 @@
-"""States that stay on the device where they were made: handed over in order, kept while they are read, and
-moved whole when a drafter elsewhere takes them. Works on one GPU and on two."""
+"""States that stay on the device where they were made, moved whole when a drafter elsewhere takes them.
+
+Works on one GPU and on two. Handing over itself is in `test_sharing_cuda.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,6 @@ import torch
 from dflash.contract.events import silent
 from dflash.transport.carrier import Edge
 from tests.stream_rig import (
-    ListLog,
     Rig,
     full,
     item_of,
@@ -22,34 +23,6 @@ from tests.stream_rig import (
 )
 
 pytestmark = pytest.mark.gpu
-
-
-def test_what_is_handed_over_is_read_when_it_has_been_made() -> None:
-    log = ListLog()
-    rig = Rig("peer", devices=open_shared(), log=log)
-    for tag in range(1, 51):
-        with rig.on_target() as device:
-            taps = full(-tag, device)
-            torch.cuda._sleep(millisecond)  # the forward
-            taps.fill_(tag)
-            rig.transport.send(item_of(tag, taps), 0, silent)
-            del taps
-        rig.check(tag)
-    assert rig.mismatches() == 0
-    assert [row["name"] for row in log.rows if row["name"].startswith("copy")] == []
-
-
-def test_what_is_handed_over_is_not_written_while_the_drafter_still_reads() -> None:
-    """C041 without a copy: the target's allocator owns what the drafter's stream reads."""
-    rig = Rig("peer", devices=open_shared())
-    for tag in range(1, 101):
-        rig.send(tag)
-        with rig.on_drafter():
-            torch.cuda._sleep(millisecond)  # the drafter runs behind its thread
-        rig.check(tag)  # drops the tensor before it has been read
-        with rig.on_target() as device:
-            poison(device)
-    assert rig.mismatches() == 0
 
 
 def test_what_inference_mode_made_is_handed_over_whole() -> None:

@@ -11,6 +11,7 @@ import torch
 
 from dflash.contract.config import load_config
 from dflash.contract.errors import DFlashError, StageError
+from dflash.links import Link
 from dflash.replicas import Replica, ReplicaGroup
 from dflash.target import Target
 from dflash.trainer import StuckThreadsError, Trainer, prepare
@@ -80,6 +81,7 @@ def stage_threads() -> list[str]:
 def test_a_failing_stage_ends_the_run_with_its_cause(
     monkeypatch: pytest.MonkeyPatch, preset: str, owner: type, method: str, stage: str, calls: int
 ) -> None:
+    """C112."""
     trainer = make("split=2-2", f"transport={preset}", "transport.depth=1", "pipeline.prefetch_depth=1")
     monkeypatch.setattr(owner, method, fail_after(calls, getattr(owner, method)))
     with pytest.raises(StageError) as caught:
@@ -88,6 +90,40 @@ def test_a_failing_stage_ends_the_run_with_its_cause(
     assert caught.value.stage.startswith(stage)
     assert caught.value.device.startswith("logical:")
     assert caught.value.batch is not None
+    assert stage_threads() == []
+
+
+@pytest.mark.parametrize("preset", ["host", "shared", "pinned", "peer"])
+@pytest.mark.parametrize("calls", [0, 3])
+def test_a_failing_copy_ends_the_run_with_its_cause(
+    monkeypatch: pytest.MonkeyPatch, preset: str, calls: int
+) -> None:
+    """C112, on a stage's own thread or on a link's."""
+    trainer = make("split=2-2", f"transport={preset}", "transport.depth=1", "pipeline.prefetch_depth=1")
+    monkeypatch.setattr(Link, "copy", fail_after(calls, Link.copy))
+    with pytest.raises(StageError) as caught:
+        trainer.run()
+    assert isinstance(caught.value.cause, BoomError)
+    assert stage_threads() == []
+
+
+def test_a_consumer_that_dies_while_every_queue_is_full_ends_its_producers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """C112."""
+    trainer = make("split=2-2", "transport=peer", "transport.depth=1", "pipeline.prefetch_depth=1")
+
+    def die(*_: Any) -> None:
+        deadline = time.monotonic() + 30
+        while any(depth < capacity for _, depth, capacity in trainer.depths()):
+            assert time.monotonic() < deadline, "the queues never filled"
+            time.sleep(0.002)
+        raise BoomError("planted")
+
+    monkeypatch.setattr(Replica, "train", die)
+    with pytest.raises(StageError, match="planted") as caught:
+        trainer.run()
+    assert caught.value.stage.startswith("drafter")
     assert stage_threads() == []
 
 
@@ -112,6 +148,7 @@ def test_a_stage_that_runs_out_of_memory_says_what_it_had_in_hand_and_what_waite
 def test_a_failing_prefetch_ends_the_run_while_everybody_waits_for_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """C112, with every queue empty."""
     trainer = make("split=2-2")
 
     def broken(*_args: Any, **_kwargs: Any) -> Any:
