@@ -15,9 +15,10 @@ from functools import cached_property
 from typing import Any
 
 from autotune.machine import Machine
-from dflash.contract.config import Split, TrainConfig, all_knobs, presets
+from dflash.contract.config import TrainConfig, all_knobs, presets
 from dflash.contract.errors import ConfigError, DeviceError
 from dflash.contract.knobs import find_knob
+from dflash.contract.split import Split
 
 Values = Mapping[str, Any]  # {dotted path: value} of the searched knobs, every one of them
 Point = tuple[Any, ...]  # the same as a tuple in the order of the dimensions: hashable
@@ -170,13 +171,14 @@ def default_space(base: TrainConfig, machine: Machine, *, max_logical: int = 3) 
     devices = _device_count(base, machine, max_logical)
     budgets = _powers_of_two(base.data.max_length, base.window.tokens)
     overridden = {base.transport.queue, base.transport.path, base.transport.dispatch} != {"preset"}
+    measured = [preset for preset in presets if preset != "auto"]  # that one is a guess at the others
     dimensions = (
         Dimension("pipeline.split", _with(base.pipeline.split, _splits(devices))),
         Dimension("pipeline.token_budget", _sorted_with(base.pipeline.token_budget, budgets)),
         # Where the base overrides parts of the preset, a preset no longer says what would be measured.
         Dimension(
             "transport.preset",
-            (base.transport.preset,) if overridden else _with(base.transport.preset, presets),
+            (base.transport.preset,) if overridden else _with(base.transport.preset, measured),
         ),
         Dimension("transport.depth", _sorted_with(base.transport.depth, (1, 2, 4))),
         Dimension("pipeline.prefetch_depth", _sorted_with(base.pipeline.prefetch_depth, (2, 4, 8))),

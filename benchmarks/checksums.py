@@ -30,8 +30,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.result_file import write_result
 from dflash.batch import HiddenStates
 from dflash.channel import ChannelClosed
-from dflash.contract.config import DevicesConfig, PipelineConfig, Split, TrainConfig, TransportChoice
+from dflash.contract.config import DevicesConfig, PipelineConfig, TrainConfig, TransportChoice
 from dflash.contract.events import silent
+from dflash.contract.split import Split
 from dflash.cuda import CudaDevice
 from dflash.devices import Device, DeviceSet, open_devices
 from dflash.transport import Transport, open_transport

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.drafter_case import CaseShape, block_size, make_documents
-from dflash.contract.config import Split, TrainConfig, load_config
+from dflash.contract.config import TrainConfig, load_config
+from dflash.contract.split import Split
 from dflash.documents import Documents
 from dflash.target_shapes import random_shapes
 

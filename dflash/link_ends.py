@@ -17,7 +17,6 @@ from dflash.contract.config import DevicesConfig
 from dflash.contract.events import silent
 from dflash.contract.link_facts import host
 from dflash.crossings import Crossing, CudaCrossing, LogicalCrossing, word_bytes
-from dflash.cuda import CudaDevice
 from dflash.devices import Device, LogicalDevice
 from dflash.links import Link
 from dflash.transport.cuda_carrier import CudaCarrier
@@ -76,13 +75,13 @@ class HostMemory:
 
 
 class CudaEnds:
-    """All GPUs that the process sees."""
+    """The GPUs of a machine, or some of them."""
 
     emulated = False
 
-    def __init__(self, largest_bytes: int) -> None:
+    def __init__(self, devices: Sequence[Device], largest_bytes: int) -> None:
         """`largest_bytes`: of all crossings that copy in one direction at once."""
-        self.devices = [CudaDevice(index) for index in range(torch.cuda.device_count())]
+        self.devices = devices
         self._places = {device.name: device.torch_device for device in self.devices}
         self._memory = HostMemory(largest_bytes, _cuda_host_slab)
         self._opened = 0

@@ -8,7 +8,7 @@ measured gets the reason, and the others are measured all the same. Knows nothin
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
 from pathlib import Path
@@ -22,6 +22,7 @@ from dflash.contract.link_facts import LinkDevice, LinkEdge, LinkFacts, host
 from dflash.contract.numa import node_of_gpu, node_of_memory, read_nodes, system
 from dflash.contract.rundir import utc_now
 from dflash.crossings import Crossing, word_bytes
+from dflash.cuda import CudaDevice
 from dflash.devices import Device, wants_cuda
 from dflash.link_ends import CudaEnds, Ends, LogicalEnds
 from dflash.link_findings import judge_links
@@ -38,7 +39,11 @@ def measure_links(config: TrainConfig, copy_bytes: int) -> LinkFacts:
     """
     copy_bytes = copy_bytes // word_bytes * word_bytes
     ends: Ends
-    ends = CudaEnds(copy_bytes) if wants_cuda(config) else LogicalEnds(config.split.devices, config.devices)
+    ends = (
+        CudaEnds([CudaDevice(index) for index in range(torch.cuda.device_count())], copy_bytes)
+        if wants_cuda(config)
+        else LogicalEnds(config.device_count, config.devices)
+    )
     try:
         return LinkProbe(ends, copy_bytes).measure()
     finally:
@@ -63,6 +68,15 @@ class LinkProbe:
             if path == "pinned" and len(names) > 1:
                 self._measure_all_at_once([(name, host, path) for name in names])
                 self._measure_all_at_once([(host, name, path) for name in names])
+        return self._facts()
+
+    def measure_between(self, pairs: Iterable[tuple[str, str]]) -> LinkFacts:
+        """Only what joins these pairs of devices: peer copies both ways, and pinned ones of each device."""
+        joined = list(dict.fromkeys(tuple(sorted(pair)) for pair in pairs))
+        for a, b in joined:
+            self._measure_both_ways((a, b, "peer"), (b, a, "peer"))
+        for name in dict.fromkeys(name for pair in joined for name in pair):
+            self._measure_both_ways((name, host, "pinned"), (host, name, "pinned"))
         return self._facts()
 
     def _measure_both_ways(self, *ways: Way) -> None:

@@ -30,6 +30,7 @@ from dflash.contract.rundir import RunDir, utc_now
 from dflash.contract.steps import StepRange
 from dflash.contract.streams import write_line
 from dflash.kernels import describe_kernels, slow_kernels
+from dflash.routes import describe_routes
 from dflash.trace_window import EventTap, TraceWindow
 from dflash.trainer import StuckThreadsError, Trainer, TrainResult, prepare
 
@@ -141,7 +142,10 @@ class Session:
             kernels=kernels,
             links=links if devices.emulated else None,
             memory_plan=trainer.memory.to_json(),
+            transport_edges=[route.to_json() for route in trainer.routes] or None,
         )
+        for line in describe_routes(trainer.routes):
+            say(f"transport: {line}")
         for place in trainer.memory.lacking():
             say(f"warning: by the memory plan this run does not fit into {place}; see `dflash-train plan`")
         for trouble in slow_kernels(trainer.targets[0].spec):

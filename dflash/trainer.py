@@ -38,6 +38,7 @@ from dflash.memory_check import MemoryPlan, make_plan
 from dflash.packing import LayoutKind
 from dflash.pipeline import PipelineState
 from dflash.replicas import Replica, ReplicaGroup, WindowFigures
+from dflash.routes import Route, find_routes
 from dflash.schedule import open_schedule
 from dflash.stages import DrafterStep, Prefetch, Stage, TargetForward
 from dflash.target import Target, load_target
@@ -88,6 +89,8 @@ class Trainer:
     group: ReplicaGroup
     layout: LayoutKind
     memory: MemoryPlan
+    routes: tuple[Route, ...]  # of transport.path=auto; empty for other paths
+    item_bytes: int  # of the states of a full batch
     first_step: int
     total_steps: int
     checkpoints: Path | None
@@ -101,8 +104,14 @@ class Trainer:
     def __post_init__(self) -> None:
         self.q_pre: Channel[Batch] = Channel("q_pre", self.config.pipeline.prefetch_depth)
         self.q_pre.add_writer()
-        choice = self.config.transport_choice
-        self.transport: Transport = open_transport(choice, self.devices, self.config.devices, self.probe)
+        self.transport: Transport = open_transport(
+            self.config.transport_choice,
+            self.devices,
+            self.config.devices,
+            self.probe,
+            ways={(route.src, route.dst): route.path for route in self.routes},
+            item_bytes=self.item_bytes,
+        )
         self._saved_step = self.first_step
         self.turns = WindowTurns(self.first_step)
         self.progress = WindowProgress(self.first_step)
@@ -280,6 +289,7 @@ def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe =
     """Load and check everything. Raises UsageErrors; starts nothing."""
     devices = open_devices(config)
     check_edges(devices, config.transport_choice)
+    routes = find_routes(devices, config.transport_choice, config.devices)
     if devices.emulated:
         torch.set_num_threads(config.devices.cpu_threads)
     if config.run.deterministic:
@@ -303,6 +313,7 @@ def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe =
     group = ReplicaGroup(replicas, config, total_steps)
     first_step = _resume(config, group, documents, total_steps)
     targets = [Target(loaded, device.torch_device) for device in devices.targets]
+    each_bytes = loaded.embedding.element_size()
     layout = choose_layout(config, targets[0])
     guard_traces()
     _warm_up(batches(documents, config, layout=layout), devices, targets, group)
@@ -314,12 +325,19 @@ def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe =
         group=group,
         layout=layout,
         memory=memory,
+        routes=routes,
+        item_bytes=_tokens_at_once(config, documents) * len(loaded.taps) * loaded.spec.hidden * each_bytes,
         first_step=first_step,
         total_steps=total_steps,
         checkpoints=None if run_path is None else run_path / "checkpoints",
         probe=probe,
         counters=Counters(total_steps=total_steps, first_step=first_step),
     )
+
+
+def _tokens_at_once(config: TrainConfig, documents: Documents) -> int:
+    """The most real tokens that a batch can have."""
+    return min(config.pipeline.token_budget, int(documents.lengths.sum()))
 
 
 def _warm_up(stream: Iterator[Batch], devices: DeviceSet, targets: list[Target], group: ReplicaGroup) -> None:

@@ -14,8 +14,9 @@ import torch
 
 from dflash.batch import HiddenStates
 from dflash.channel import ChannelClosed
-from dflash.contract.config import DevicesConfig, Split, TransportChoice
+from dflash.contract.config import DevicesConfig, TransportChoice
 from dflash.contract.events import Probe, event_schema, silent
+from dflash.contract.split import Split
 from dflash.cuda import CudaDevice
 from dflash.devices import DeviceSet
 from dflash.transport import open_transport

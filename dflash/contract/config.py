@@ -18,6 +18,7 @@ from typing import Any
 
 from dflash.contract.errors import ConfigError
 from dflash.contract.knobs import Knob, find_knob, flatten, knob, knobs_of, parse_assignments
+from dflash.contract.split import Split
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +196,7 @@ class TransportConfig:
     preset: str = knob(
         "peer",
         help="queue, path and dispatch at once; see docs/transports.md",
-        choices=("host", "shared", "pinned", "peer"),
+        choices=("host", "shared", "pinned", "peer", "auto"),
         neutral=True,
         short="transport",
     )
@@ -207,8 +208,8 @@ class TransportConfig:
     )
     path: str = knob(
         "preset",
-        help="the way of the bytes",
-        choices=("preset", "pageable", "pinned", "peer"),
+        help="the way of the bytes; auto: for each pair of devices the fastest that is proven right",
+        choices=("preset", "pageable", "pinned", "peer", "auto"),
         neutral=True,
     )
     dispatch: str = knob(
@@ -280,41 +281,6 @@ class RunConfig:
     deterministic: bool = knob(False, help="deterministic kernels only", neutral=True)
 
 
-colocated = "colocated"
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Numbers of targets and drafters, and whether each pair of them has one device."""
-
-    targets: int
-    drafters: int
-    colocated: bool = False
-
-    @classmethod
-    def parse(cls, text: str) -> Split:
-        """`"3-1"` as Split(3, 1), `"colocated-2"` as Split(2, 2, colocated=True). Raises ConfigError."""
-        first, _, second = text.partition("-")
-        together = first == colocated
-        numbers = (second, second) if together else (first, second)
-        if not all(n.isdecimal() and n.isascii() and int(n) > 0 for n in numbers):
-            raise ConfigError(
-                f"{text!r} is not a split",
-                where="pipeline.split",
-                found=repr(text),
-                expected="TARGETS-DRAFTERS or colocated-DEVICES, each 1 or more, for example 3-1",
-            )
-        return cls(int(numbers[0]), int(numbers[1]), together)
-
-    @property
-    def devices(self) -> int:
-        """Devices when nobody shares one but colocated pairs."""
-        return self.targets if self.colocated else self.targets + self.drafters
-
-    def __str__(self) -> str:
-        return f"{colocated}-{self.targets}" if self.colocated else f"{self.targets}-{self.drafters}"
-
-
 @dataclass(frozen=True, slots=True)
 class TransportChoice:
     """A transport in full: what a preset and its overrides come to."""
@@ -333,6 +299,7 @@ presets = {
     "shared": ("shared", "peer", "round_robin"),
     "pinned": ("per_drafter", "pinned", "least_depth"),
     "peer": ("per_drafter", "peer", "least_depth"),
+    "auto": ("per_drafter", "auto", "least_depth"),
 }
 
 

@@ -63,8 +63,8 @@ class Carrier(Protocol):
     def hand_over(self, taps: Tensor, ready: Moment, device: Device) -> None:
         """Let the caller, a thread of `device`, use what another thread of that device made: no copy."""
 
-    def new_slab(self, slab_bytes: int) -> Tensor:
-        """A flat uint8 host buffer for asynchronous copies, of exactly that size."""
+    def new_slab(self, slab_bytes: int, near: Device | None = None) -> Tensor:
+        """A flat uint8 buffer in host memory for asynchronous copies, of exactly that size; near a device."""
 
     def settle(self, *, wait: bool = False) -> None:
         """Emit spans of device work that has ended; `wait`: of all that was started."""
@@ -134,7 +134,7 @@ class LogicalCarrier:
         """See Carrier."""
         ready.wait()
 
-    def new_slab(self, slab_bytes: int) -> Tensor:
+    def new_slab(self, slab_bytes: int, near: Device | None = None) -> Tensor:  # noqa: ARG002 - all alike
         """See Carrier."""
         with torch.inference_mode(False):
             return torch.empty(slab_bytes, dtype=torch.uint8)

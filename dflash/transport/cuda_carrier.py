@@ -22,6 +22,7 @@ from dflash.contract.errors import DeviceError
 from dflash.contract.events import Probe
 from dflash.cuda import open_stream
 from dflash.devices import Device, Moment, Timing
+from dflash.numa_threads import run_near
 from dflash.transport.carrier import Edge, Fields, allocate_like
 
 
@@ -96,12 +97,14 @@ class CudaCarrier:
         ready.order_stream()
         taps.record_stream(torch.cuda.current_stream(device.torch_device))
 
-    def new_slab(self, slab_bytes: int) -> Tensor:
+    def new_slab(self, slab_bytes: int, near: Device | None = None) -> Tensor:
         """See Carrier. Registered rather than allocated pinned: torch rounds that up to a power of two.
 
-        A mapping of its own, as CUDA registers whole pages and refuses a page that another slab has.
+        A mapping of its own, as CUDA registers whole pages and refuses one that another slab has. The pages
+        lie on the NUMA node of `near`, where that is known and its CPUs are ours to use.
         """
         memory = np.frombuffer(mmap.mmap(-1, slab_bytes), dtype=np.uint8)
+        run_near(near.facts()["pci"] if near else None, lambda: memory.fill(0))
         failure = int(_cudart().cudaHostRegister(memory.ctypes.data, slab_bytes, 0))
         if failure:
             raise DeviceError(

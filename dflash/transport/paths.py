@@ -7,6 +7,7 @@ queues or of how the home was chosen.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -52,6 +53,9 @@ class Path(Protocol):
     def load(self, item: HiddenStates, target: int, probe: Probe) -> None:
         """Start or make the journey to `item.home`; fills in `taps`, `ready` and where they are."""
 
+    def reserve(self, item_bytes: int) -> None:
+        """Make ready for items of at most that size, before stages start."""
+
     def unload(self, item: HiddenStates, drafter: int, probe: Probe) -> None:
         """Make `taps` resident on the device of `drafter` and ordered on the caller's current stream."""
 
@@ -61,6 +65,9 @@ class PageablePath:
 
     def __init__(self, carrier: Carrier, devices: DeviceSet) -> None:
         self._carrier, self._devices = carrier, devices
+
+    def reserve(self, item_bytes: int) -> None:
+        """Nothing: every item gets fresh memory."""
 
     def load(self, item: HiddenStates, target: int, probe: Probe) -> None:
         """Wait for the forward, then for the copy to the host."""
@@ -97,6 +104,13 @@ class _OverlappedPath:
         # A ring is touched by its target's thread only, so it needs no lock.
         self._rings = [[_Buffer() for _ in range(buffers)] for _ in devices.targets]
 
+    def reserve(self, item_bytes: int) -> None:
+        """Pin the slabs of all targets that need some, for items of at most that size."""
+        for source, ring in zip(self._devices.targets, self._rings, strict=True):
+            if any(self._way(source, home) == "pinned" for home in self._devices.drafters):
+                for buffer in ring:
+                    buffer.slab = self._carrier.new_slab(item_bytes, source)
+
     def load(self, item: HiddenStates, target: int, probe: Probe) -> None:
         """Start the journey to the home drafter's device; waits only for a free send buffer."""
         source, home = self._devices.targets[target], self._devices.drafters[item.home]
@@ -110,9 +124,10 @@ class _OverlappedPath:
         if buffer.copied is not None:
             wait_measured(buffer.copied, "copy_wait", probe, facts(item))
         if way == "pinned" and (buffer.slab is None or buffer.slab.nbytes < item.nbytes):
-            with probe.span("copy_wait", **facts(item), note="slab"):  # pinning takes about 1 s a GB
+            # Only where nothing was reserved, or too little: pinning takes about 1 s a GB.
+            with probe.span("copy_wait", **facts(item), note="slab"):
                 buffer.slab = None  # the old one goes first
-                buffer.slab = self._carrier.new_slab(item.nbytes)
+                buffer.slab = self._carrier.new_slab(item.nbytes, source)
         start = self._start_pinned if way == "pinned" else self._start_peer
         item.taps, item.ready = start(item, source, home, buffer)
         buffer.copied = item.ready
@@ -129,10 +144,14 @@ class _OverlappedPath:
             else:
                 self._carrier.receive(item.taps, item.ready, device, probe, facts(item))
             return
-        edge = Edge(shipment.resident, device, "peer")
+        self._move(item, shipment.resident, device, probe)
+        item.ready, shipment.resident = None, device
+
+    def _move(self, item: HiddenStates, home: Device, device: Device, probe: Probe) -> None:
+        """Bring an item to another drafter's device while its thread waits."""
+        edge = Edge(home, device, "peer")
         with probe.span("copy", **edge.fields(), **facts(item), note=on_critical_path):
             item.taps = self._carrier.copy(item.taps, edge, after=item.ready)
-        item.ready, shipment.resident = None, device
 
     def _way(self, source: Device, home: Device) -> str:
         """How bytes get from a target's device to a drafter's: `within` (not at all), `pinned` or `peer`."""
@@ -190,4 +209,32 @@ def _view(slab: Tensor, taps: Tensor) -> Tensor:
         return slab[: taps.nbytes].view(taps.dtype).view(taps.shape)
 
 
-paths = {"pageable": PageablePath, "pinned": PinnedPath, "peer": PeerPath}
+class AutoPath(_OverlappedPath):
+    """For each pair of devices the way that was found for it; through the host where none was."""
+
+    def __init__(self, carrier: Carrier, devices: DeviceSet, ways: Mapping[tuple[str, str], str]) -> None:
+        """`ways`: `peer` or `pinned`, by names of source and destination."""
+        super().__init__(carrier, devices)
+        self._ways = ways
+
+    def _way(self, source: Device, home: Device) -> str:
+        return within if source is home else self._ways.get((source.name, home.name), "pinned")
+
+    def _move(self, item: HiddenStates, home: Device, device: Device, probe: Probe) -> None:
+        if self._way(home, device) == "peer":
+            super()._move(item, home, device, probe)
+            return
+        down, up = Edge(home, None, "pageable"), Edge(None, device, "pageable")
+        with probe.span("copy", **down.fields(), **facts(item), note=on_critical_path), home.active():
+            item.taps = self._carrier.copy(item.taps, down, after=item.ready)
+        with probe.span("copy", **up.fields(), **facts(item), note=on_critical_path):
+            item.taps = self._carrier.copy(item.taps, up)
+
+
+def open_path(name: str, carrier: Carrier, devices: DeviceSet, ways: Mapping[tuple[str, str], str]) -> Path:
+    """The path called `name` (a choice of transport.path); `ways` are for `auto`."""
+    if name == "auto":
+        return AutoPath(carrier, devices, ways)
+    kinds: dict[str, Callable[[Carrier, DeviceSet], Path]]
+    kinds = {"pageable": PageablePath, "pinned": PinnedPath, "peer": PeerPath}
+    return kinds[name](carrier, devices)

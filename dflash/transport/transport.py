@@ -8,6 +8,7 @@ the items in hand. Knows nothing of what targets and drafters compute.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from dflash.batch import HiddenStates
 from dflash.channel import ChannelClosed
@@ -17,7 +18,7 @@ from dflash.devices import DeviceSet
 from dflash.transport.carrier import Carrier, LogicalCarrier
 from dflash.transport.cuda_carrier import CudaCarrier
 from dflash.transport.dispatch import Dispatch, dispatches
-from dflash.transport.paths import Path, Shipment, facts, paths, shipment_of
+from dflash.transport.paths import Path, Shipment, facts, open_path, shipment_of
 from dflash.transport.queues import Queues
 
 
@@ -96,14 +97,28 @@ class Transport:
 
 
 def open_transport(
-    choice: TransportChoice, devices: DeviceSet, config: DevicesConfig, probe: Probe
+    choice: TransportChoice,
+    devices: DeviceSet,
+    config: DevicesConfig,
+    probe: Probe,
+    *,
+    ways: Mapping[tuple[str, str], str] | None = None,
+    item_bytes: int = 0,
 ) -> Transport:
-    """The transport that `choice` describes. Threads and pinned memory come with the first items."""
+    """The transport that `choice` describes. Threads come with the first items.
+
+    `ways`: for path `auto`, `peer` or `pinned` by names of source and destination; a pair that is not among
+    them goes through pinned host memory. `item_bytes`: the most that an item can have; host memory for it is
+    pinned at once, else with the first items.
+    """
     targets, drafters = len(devices.targets), len(devices.drafters)
     carrier: Carrier = LogicalCarrier(config, probe) if devices.emulated else CudaCarrier(probe)
+    path = open_path(choice.path, carrier, devices, ways or {})
+    if item_bytes:
+        path.reserve(item_bytes)
     return Transport(
         dispatches[choice.dispatch](drafters),
-        paths[choice.path](carrier, devices),
+        path,
         Queues(choice.queue, depth=choice.depth, targets=targets, drafters=drafters),
         carrier,
         devices,

@@ -22,14 +22,14 @@ from dflash.channel import ChannelClosed
 from dflash.contract.config import (
     DevicesConfig,
     PipelineConfig,
-    Split,
     TrainConfig,
     TransportChoice,
     presets,
 )
 from dflash.contract.events import Probe, event_schema, silent
+from dflash.contract.split import Split
 from dflash.cuda import CudaDevice
-from dflash.devices import DeviceSet, open_devices
+from dflash.devices import Device, DeviceSet, open_devices
 from dflash.transport import Transport, open_transport
 
 combinations = [
@@ -38,6 +38,7 @@ combinations = [
         ("shared", "per_drafter"), ("pageable", "pinned", "peer"), ("round_robin", "least_depth", "local")
     )
 ]
+combinations += [TransportChoice(queue, "auto", "least_depth", 2) for queue in ("shared", "per_drafter")]
 every_combination = pytest.mark.parametrize("choice", combinations, ids=str)
 overlapped = [choice for choice in combinations if choice.path != "pageable"]
 width = 48
@@ -79,7 +80,6 @@ def open_cuda_shared(split: str) -> DeviceSet:
 openers = {
     "logical": open_logical,
     "logical, two shared": functools.partial(open_logical, gpus=2),
-    "logical, one shared": functools.partial(open_logical, gpus=1),
     "cuda": open_cuda_apart,
     "cuda, shared": open_cuda_shared,
 }
@@ -97,6 +97,26 @@ def payload(batch_id: int) -> tuple[torch.Tensor, int]:
     tokens = random.Random(batch_id).randint(4, 64)
     values = torch.randint(0, 251, (tokens, width), generator=torch.Generator().manual_seed(batch_id))
     return values.to(torch.float32 if batch_id % 2 else torch.bfloat16), tokens
+
+
+def mixed_ways(devices: DeviceSet) -> dict[tuple[str, str], str]:
+    """For path auto: some pairs one way, some the other, some not told."""
+    pairs = [(a.name, b.name) for a in devices.all for b in devices.drafters if a is not b]
+    return {pair: ("peer", "pinned")[number % 2] for number, pair in enumerate(pairs) if number % 3 != 2}
+
+
+def way_of(choice: TransportChoice, source: Device, home: Device, ways: dict[tuple[str, str], str]) -> str:
+    """How an item must get from one device to another."""
+    if choice.path in ("pinned", "pageable"):
+        return choice.path
+    if source is home:
+        return "within"
+    return "peer" if choice.path == "peer" else ways.get((source.name, home.name), "pinned")
+
+
+def open_mixed(choice: TransportChoice, devices: DeviceSet, config: DevicesConfig, probe: Probe) -> Transport:
+    """With slabs reserved for small items only, so that some are pinned anew."""
+    return open_transport(choice, devices, config, probe, ways=mixed_ways(devices), item_bytes=4096)
 
 
 def make_batch(batch_id: int, tokens: int) -> Batch:
@@ -197,7 +217,7 @@ def ship(
 ) -> Haul:
     """Send batches 0…count-1 from all targets to all drafters, with random pauses, to the end."""
     log = ListLog()
-    haul = Haul(devices, open_transport(choice, devices, config, Probe(log, "trainer")), log)
+    haul = Haul(devices, open_mixed(choice, devices, config, Probe(log, "trainer")), log)
     targets, drafters = len(devices.targets), len(devices.drafters)
     threads = [
         haul.start(haul.produce, t, list(range(t, count, targets)), random.Random(f"{seed} t{t}"))
@@ -262,24 +282,27 @@ def check_events(haul: Haul, choice: TransportChoice, count: int) -> None:
     elsewhere = {b for b, d in drafter_of.items() if drafters[haul.homes[b]] is not drafters[d]}
     assert away == (set() if choice.path == "pageable" else elsewhere)
     assert choice.queue == "shared" or not elsewhere
-    moves = haul.log.rows(name="copy", stage="drafter", path="peer")
-    assert {move["batch"] for move in moves} == away
-    assert len(moves) == len(away)
-    copies = haul.log.rows(name="copy", path=choice.path)
-    handed = [b for b, target in haul.sender.items() if targets[target] is drafters[haul.homes[b]]]
-    if choice.path == "peer":  # within a device nothing is copied, and nothing says so
-        assert len(copies) == count - len(handed) + len(away)
-        assert not {row["batch"] for row in copies if row not in moves} & set(handed)
-    else:
-        assert len(copies) == count * 2
+    moves = haul.log.rows(name="copy", stage="drafter", note="on_critical_path")
+    copies = haul.log.rows(name="copy")
+    if choice.path != "pageable":
+        assert {move["batch"] for move in moves} == away
+    ways = mixed_ways(haul.devices)
+    for batch_id, drafter in drafter_of.items():
+        home = drafters[haul.homes[batch_id]]
+        sent = way_of(choice, targets[haul.sender[batch_id]], home, ways)
+        moved = way_of(choice, home, drafters[drafter], ways) if batch_id in away else "within"
+        moved = "peer" if moved == "pinned" and choice.path == "pinned" else moved
+        expected = {"within": 0, "peer": 1, "pinned": 2, "pageable": 2}
+        found = [row["path"] for row in copies if row["batch"] == batch_id]
+        assert len(found) == expected[sent] + expected[moved], (batch_id, sent, moved, found)
+        assert found.count("peer") == [sent, moved].count("peer")
     for row in [*takes, *moves, *copies]:
         assert row["bytes"] == payload(row["batch"])[0].nbytes
     stages = {row["stage"] for row in copies if row not in moves}
-    expected = {"pageable": {"target", "drafter"}, "pinned": {"link"}}
-    assert stages == expected.get(choice.path, {"link"} if len(handed) < count else set())
+    assert stages <= ({"target"} if choice.path == "pageable" else {"link"})
     if haul.devices.emulated:
         names = [device.name for device in haul.devices.drafters]
-        for move in moves:
+        for move in (move for move in moves if move["path"] == "peer"):
             assert (move["src"], move["dst"]) == (
                 names[haul.homes[move["batch"]]],
                 names[drafter_of[move["batch"]]],
@@ -335,7 +358,7 @@ def test_received_bytes_are_the_same_through_every_combination(open_set) -> None
 def test_what_is_queued_is_bounded(open_set, choice: TransportChoice) -> None:
     """Without a reader, sends return until the queues are full, and no more than one each waits in `put`."""
     devices = open_set("2-2")
-    haul = Haul(devices, open_transport(choice, devices, speeds, silent), ListLog())
+    haul = Haul(devices, open_mixed(choice, devices, speeds, silent), ListLog())
     threads = [haul.start(haul.produce, t, list(range(t, 40, 2)), random.Random(t)) for t in range(2)]
     capacity = sum(capacity for _, _, capacity in haul.transport.depths())
     assert capacity == (2 if choice.queue == "shared" else 4)
@@ -355,7 +378,7 @@ def test_an_abort_at_any_moment_ends_everybody_with_the_first_error(open_set, ch
 
 
 def abort_at_some_moment(choice: TransportChoice, devices: DeviceSet, rng: random.Random) -> None:
-    haul = Haul(devices, open_transport(choice, devices, speeds, silent), ListLog())
+    haul = Haul(devices, open_mixed(choice, devices, speeds, silent), ListLog())
     threads = [haul.start(haul.produce, t, list(range(t, 4000, 2)), random.Random(t)) for t in range(2)]
     threads += [haul.start(haul.consume, d, random.Random(d)) for d in range(2)]
     time.sleep(rng.random() * 0.01)
@@ -377,7 +400,7 @@ def abort_at_some_moment(choice: TransportChoice, devices: DeviceSet, rng: rando
 @every_combination
 def test_one_target_may_end_long_before_the_other(open_set, choice: TransportChoice) -> None:
     devices = open_set("2-1")
-    haul = Haul(devices, open_transport(choice, devices, speeds, silent), ListLog())
+    haul = Haul(devices, open_mixed(choice, devices, speeds, silent), ListLog())
     join([haul.start(haul.produce, 0, [], random.Random(0))])
     reader = haul.start(haul.consume, 0, random.Random(0))
     join([haul.start(haul.produce, 1, [3, 1, 4, 15, 9], random.Random(0)), reader])
@@ -412,7 +435,7 @@ def test_least_depth_sends_to_the_drafter_with_the_fewest_tokens(open_set, queue
 def test_wrong_device_takes_are_counted_exactly(open_set, path: str) -> None:
     devices, log = open_set("1-2"), ListLog()
     choice = TransportChoice("shared", path, "round_robin", 6)
-    haul = Haul(devices, open_transport(choice, devices, speeds, Probe(log, "trainer")), log)
+    haul = Haul(devices, open_mixed(choice, devices, speeds, Probe(log, "trainer")), log)
     join([haul.start(haul.produce, 0, list(range(6)), random.Random(0))])
     join([haul.start(haul.consume, 1, random.Random(0))])  # drafter 1 takes all; 0, 2, 4 are homed on 0
     check_books(haul, choice, 6)
@@ -425,7 +448,7 @@ def test_wrong_device_takes_are_counted_exactly(open_set, path: str) -> None:
 def test_host_memory_is_nobodys_home(open_set) -> None:
     devices, log = open_set("1-2"), ListLog()
     choice = TransportChoice("shared", "pageable", "round_robin", 6)
-    haul = Haul(devices, open_transport(choice, devices, speeds, Probe(log, "trainer")), log)
+    haul = Haul(devices, open_mixed(choice, devices, speeds, Probe(log, "trainer")), log)
     join([haul.start(haul.produce, 0, list(range(6)), random.Random(0))])
     join([haul.start(haul.consume, 1, random.Random(0))])
     assert {take["note"] for take in log.rows(name="take")} == {"home"}

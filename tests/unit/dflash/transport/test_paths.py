@@ -13,7 +13,7 @@ from dflash.batch import HiddenStates
 from dflash.contract.events import Probe, event_schema
 from dflash.devices import DeviceSet, LogicalDevice
 from dflash.links import CopyMoment
-from dflash.transport.paths import PageablePath, PeerPath, PinnedPath, Shipment
+from dflash.transport.paths import AutoPath, PageablePath, PeerPath, PinnedPath, Shipment
 
 
 class ListLog:
@@ -34,6 +34,8 @@ class ManualCarrier:
         self.copied: list[SimpleNamespace] = []
         self.received: list[object] = []
         self.slabs: list[int] = []
+        self.near: list[object] = []
+        self.handed: list[object] = []
 
     def copy(self, source, edge, *, after=None):
         self.copied.append(SimpleNamespace(edge=edge, after=after))
@@ -48,7 +50,11 @@ class ManualCarrier:
     def receive(self, taps, ready, device, probe, fields):
         self.received.append(ready)
 
-    def new_slab(self, slab_bytes):
+    def hand_over(self, taps, ready, device):
+        self.handed.append(ready)
+
+    def new_slab(self, slab_bytes, near=None):
+        self.near.append(near)
         self.slabs.append(slab_bytes)
         return torch.empty(slab_bytes, dtype=torch.uint8)
 
@@ -176,3 +182,68 @@ def test_pageable_tells_waiting_for_the_device_from_copying(log: ListLog) -> Non
         ("copy", "target", "logical:0", "host"),
         ("copy", "drafter", "host", "logical:1"),
     ]
+
+
+def test_slabs_reserved_before_the_start_are_never_pinned_again(log: ListLog) -> None:
+    carrier = ManualCarrier()
+    path, probe = PinnedPath(carrier, devices), Probe(log, "target")
+    path.reserve(5 * 16)
+    assert carrier.slabs == [80] * 4  # two send buffers of each target
+    assert carrier.near == [devices.targets[0]] * 2 + [devices.targets[1]] * 2
+    for number, tokens in enumerate((1, 5, 3, 5)):
+        path.load(item(number, tokens=tokens), 0, probe)
+        carrier.started[-1].moment.finish()
+    assert len(carrier.slabs) == 4
+    assert [row for row in log.rows if row["note"] == "slab"] == []
+
+
+def test_auto_goes_the_way_found_for_each_pair_and_through_the_host_where_none_was(log: ListLog) -> None:
+    carrier, probe = ManualCarrier(), Probe(log, "target")
+    path = AutoPath(
+        carrier, devices, {("logical:0", "logical:2"): "peer", ("logical:0", "logical:3"): "pinned"}
+    )
+    path.load(item(0, home=0), 0, probe)
+    path.load(item(1, home=1), 0, probe)
+    path.load(item(2, home=0), 1, probe)
+    used = [(job.edge.src, job.edge.dst, job.edge.path) for job in carrier.started]
+    (t0, t1), (d0, d1) = devices.targets, devices.drafters
+    down_and_up = [(t0, None, "pinned"), (None, d1, "pinned")]
+    assert used == [(t0, d0, "peer"), *down_and_up, (t1, None, "pinned"), (None, d0, "pinned")]
+
+
+def test_auto_reserves_only_for_targets_with_a_pair_that_needs_it() -> None:
+    carrier = ManualCarrier()
+    ways = {("logical:0", "logical:2"): "peer", ("logical:0", "logical:3"): "peer"}
+    AutoPath(carrier, devices, ways).reserve(80)
+    assert carrier.near == [devices.targets[1]] * 2
+
+
+@pytest.mark.parametrize("way", ["peer", "pinned"])
+def test_auto_moves_items_between_drafters_only_where_that_is_right(way: str, log: ListLog) -> None:
+    carrier = ManualCarrier()
+    path = AutoPath(carrier, devices, {("logical:2", "logical:3"): way})
+    states = item(0, home=0)
+    path.load(states, 0, Probe(log, "target"))
+    arrived = states.ready
+    path.unload(states, 1, Probe(log, "drafter", 1))
+    d0, d1 = devices.drafters
+    moved = [(job.edge.src, job.edge.dst, job.edge.path) for job in carrier.copied]
+    staged = [(d0, None, "pageable"), (None, d1, "pageable")]
+    assert moved == ([(d0, d1, "peer")] if way == "peer" else staged)
+    assert carrier.copied[0].after is arrived
+
+
+@pytest.mark.parametrize("kind", [PeerPath, AutoPath])
+def test_within_a_device_an_item_is_handed_over(kind, log: ListLog) -> None:
+    both = LogicalDevice(0)
+    carrier = ManualCarrier()
+    together = DeviceSet((both,), (both,))
+    path = kind(carrier, together) if kind is PeerPath else kind(carrier, together, {})
+    states = item(0)
+    taps = states.taps
+    path.reserve(80)
+    path.load(states, 0, Probe(log, "target"))
+    path.unload(states, 0, Probe(log, "drafter"))
+    assert states.taps.data_ptr() == taps.data_ptr()
+    assert (carrier.started, carrier.copied, carrier.slabs, log.rows) == ([], [], [], [])
+    assert carrier.handed == [states.ready]

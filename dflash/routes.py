@@ -1,0 +1,144 @@
+"""For transport.path=auto: the fastest way proven right, for each pair of devices a run copies between.
+
+On GPUs a pattern is sent both ways and the speed measured, in this process and so under its own allocator,
+before any thread starts: the first copies also switch peer access on. On logical devices speeds are those
+declared. A pair whose pattern arrived wrong is never used for peer copies. Knows nothing of transports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from typing import Any
+
+import torch
+
+from dflash.contract.config import DevicesConfig, TransportChoice
+from dflash.contract.errors import DeviceError
+from dflash.contract.link_facts import LinkFacts
+from dflash.devices import DeviceSet
+from dflash.link_ends import CudaEnds
+from dflash.link_probe import LinkProbe
+
+probe_bytes = 32_000_000  # a copy of it takes 0.1 ms on the fastest links, 3 ms on slow ones
+Pair = tuple[str, str]  # names of source and destination
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """The way from one device to another. Speeds are None where none was measured."""
+
+    src: str
+    dst: str
+    path: str  # within: nothing is copied; peer; pinned
+    peer_gb_per_s: float | None = None
+    pinned_gb_per_s: float | None = None  # down and up, one after the other
+    why: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, ready for strict JSON."""
+        return dataclasses.asdict(self)
+
+
+def find_routes(devices: DeviceSet, choice: TransportChoice, config: DevicesConfig) -> tuple[Route, ...]:
+    """The routes of a run, none unless its path is `auto`. Raises DeviceError for a pair without any."""
+    if choice.path != "auto":
+        return ()
+    pairs = pairs_in_use(devices, choice)
+    if devices.emulated:
+        return tuple(declared_route(pair, config) for pair in pairs)
+    apart = [pair for pair in pairs if pair[0] != pair[1]]
+    used = {device.name: device for device in devices.all}
+    ends = CudaEnds(list(used.values()), probe_bytes)
+    facts = LinkProbe(ends, probe_bytes).measure_between(apart)
+    torch.cuda.empty_cache()  # the buffers of the probe
+    return tuple(choose_route(pair, facts) for pair in pairs)
+
+
+def pairs_in_use(devices: DeviceSet, choice: TransportChoice) -> list[Pair]:
+    """Every direction in which a run copies or hands over: states, and sums and weights between drafters."""
+    leader, *others = devices.drafters
+    pairs = [(t.name, d.name) for t, d in product(devices.targets, devices.drafters)]
+    between = combinations(devices.drafters, 2) if choice.queue == "shared" else product([leader], others)
+    for one, other in between:
+        pairs += [(one.name, other.name), (other.name, one.name)]
+    return list(dict.fromkeys(pairs))
+
+
+def declared_route(pair: Pair, config: DevicesConfig) -> Route:
+    """Between logical devices."""
+    src, dst = pair
+    if src == dst:
+        return _within(pair)
+    peer, pinned = config.link_gbps, config.pinned_gbps / 2
+    path = "peer" if peer >= pinned else "pinned"
+    return Route(
+        src=src, dst=dst, path=path, peer_gb_per_s=peer, pinned_gb_per_s=pinned, why="faster as declared"
+    )
+
+
+def choose_route(pair: Pair, facts: LinkFacts) -> Route:
+    """From what was measured. Raises DeviceError when neither way is right."""
+    src, dst = pair
+    if src == dst:
+        return _within(pair)
+    edges, staged = (
+        (facts.edge(src, dst, "peer"), facts.edge(dst, src, "peer")),
+        facts.staged_gb_per_s(src, dst),
+    )
+    there = edges[0]
+    speed = None if there is None else there.gb_per_s
+    refused = _why_no_peer(src, dst, facts)
+    if refused is not None and staged is None:
+        raise DeviceError(
+            "there is no way between two devices on which data arrives as it was sent",
+            where=f"{src} to {dst}",
+            found=f"{refused}; nor is the way through pinned host memory right",
+            remedy="choose a split without this pair; transport=host avoids both ways for the states",
+        )
+    if refused is not None:
+        path, why = "pinned", refused
+    elif staged is None or (speed is not None and speed >= staged):
+        path, why = "peer", "faster as measured" if staged is not None else "pinned could not be measured"
+    else:
+        path, why = "pinned", "peer is slower as measured"
+    return Route(src=src, dst=dst, path=path, peer_gb_per_s=speed, pinned_gb_per_s=staged, why=why)
+
+
+def _why_no_peer(src: str, dst: str, facts: LinkFacts) -> str | None:
+    """Why peer copies between two devices are out of the question; None when they are proven right."""
+    for edge in (facts.edge(src, dst, "peer"), facts.edge(dst, src, "peer")):
+        if edge is None or edge.correct is None:
+            return "peer copies could not be tried" + (f": {edge.reason}" if edge and edge.reason else "")
+        if not edge.correct:
+            return (
+                f"peer copies are refused: {edge.wrong_words} of {edge.words} words arrived wrong from "
+                f"{edge.src} to {edge.dst}; IOMMU or ACS settings are the usual cause"
+            )
+        if edge.peer_access is False:
+            return "the driver has no peer access for this pair"
+    return None
+
+
+def _within(pair: Pair) -> Route:
+    return Route(src=pair[0], dst=pair[1], path="within", why="one device: nothing is copied")
+
+
+def describe_routes(routes: Sequence[Route]) -> list[str]:
+    """Lines for people: which way each pair goes, alike pairs together, and a line for each refused pair."""
+    groups: dict[tuple[str, str], list[Route]] = {}
+    for route in routes:
+        groups.setdefault((route.path, route.why), []).append(route)
+    lines = []
+    for (path, why), alike in groups.items():
+        names = ", ".join(f"{route.src}>{route.dst}" for route in alike)
+        peer, pinned = (_range(getattr(r, f"{way}_gb_per_s") for r in alike) for way in ("peer", "pinned"))
+        lines.append(f"{path} for {names}: {why}" + f"; peer {peer}, pinned {pinned}" * (path != "within"))
+    return lines
+
+
+def _range(values: Iterable[float | None]) -> str:
+    known = sorted({f"{value:.3g}" for value in values if value is not None}, key=float)
+    return f"{'-'.join(dict.fromkeys((known[0], known[-1])))} GB/s" if known else "n/a"
