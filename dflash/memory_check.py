@@ -23,6 +23,7 @@ from dflash.contract.memory_plan import Facts, Ledger, Line, host, levers, plan_
 from dflash.devices import Device, DeviceSet, open_devices
 from dflash.documents import Documents, load_documents
 from dflash.drafter import DrafterSpec
+from dflash.drafter_kernels import takes_tiles
 from dflash.mask_token import resolve_mask_token
 from dflash.packing import LayoutKind, lay_out, pack
 from dflash.taps import resolve_taps
@@ -85,10 +86,9 @@ class MemoryPlan:
             saved = self.ledger.needed_bytes(worst) - ledger.needed_bytes(worst)
             savings.append((saved, lever.setting))
         saved, setting = max(savings)
+        other = "more memory" if worst == host else "more GPUs to spread the roles over"
         helps = f"; {setting} helps most, by {gigabytes(saved)}" if saved > 0 else ""
-        return (
-            f"no single setting is enough{helps}; spread the roles over more GPUs, or take a smaller target"
-        )
+        return f"no single setting is enough{helps}; it takes {other}, or a smaller target"
 
     def to_json(self) -> dict[str, Any]:
         """For run.json and `plan --json`."""
@@ -143,9 +143,10 @@ def make_plan(
         several_batches=several,
         compiled_target=config.target.compile == "on"
         or (config.target.compile == "auto" and cuda and spec.hidden >= worth_compiling_hidden),
-        compiled_drafter=config.drafter.attention == "flex" or (config.drafter.attention == "auto" and cuda),
+        compiled_drafter=takes_tiles(config.drafter, drafter, "cuda" if cuda else "cpu"),
         checkpointing=config.drafter.checkpointing == "layers",
         chunk_blocks=config.objective.chunk_blocks,
+        slab_tokens=min(config.pipeline.token_budget, int(documents.lengths.sum())),
         prefetch_depth=config.pipeline.prefetch_depth,
         checkpoints=config.run.checkpoint_every >= 0,
     )

@@ -127,6 +127,7 @@ class DrafterWork:
     shape: DrafterShape
     batch: BatchShape
     compiled: bool  # compiled layers around FlexAttention, else plain ones around SDPA
+    fused_loss: bool  # a compiled loss, else step by step
     checkpointing: bool
     chunk_blocks: int  # 0: all at once
 
@@ -243,7 +244,7 @@ class DrafterWork:
         logits = blocks * shape.block_size * shape.vocab
         # The gradient of one chunk goes once that of the next has been made.
         before = int(blocks < self.batch.anchors)
-        if self.compiled:
+        if self.fused_loss:
             kept, work = (2 + before) * logits, 0
         else:  # exponentials, labels as zeros and ones (as truth values, too), their difference
             kept, work = (1 + before) * logits, 3 * logits + logits // 4
@@ -257,8 +258,11 @@ class DrafterWork:
     def backward(self) -> tuple[Term, ...]:
         """What is there while a layer's gradient is computed, besides what is kept."""
         shape, slots = self.shape, self.slots
-        # A compiled layer hands over all gradients of its weights together.
-        weights = shape.layer_parameters if self.compiled else shape.hidden * shape.intermediate
+        # Least in the MLP. A compiled layer hands over all gradients of its weights at its end, when what it
+        # kept for the MLP is gone.
+        weights = shape.hidden * shape.intermediate
+        if self.compiled:
+            weights = max(weights, shape.layer_parameters - 3 * slots * shape.intermediate)
         return (
             Term("gradients of a layer's weights", weights, self._each),
             Term("gradient of block states", 2 * slots * shape.hidden, self._each),

@@ -56,6 +56,7 @@ class Facts:
     compiled_drafter: bool
     checkpointing: bool
     chunk_blocks: int
+    slab_tokens: int  # a slab of pinned memory is made for so many
     prefetch_depth: int
     checkpoints: bool  # some are written
 
@@ -66,17 +67,24 @@ class Facts:
     @property
     def item_bytes(self) -> int:
         """Tapped states of the largest batch."""
-        return self.batch.tokens * self.drafter.taps * self.target.hidden * self.target.each_bytes
+        return self.batch.tokens * self.token_bytes
+
+    @property
+    def token_bytes(self) -> int:
+        """Tapped states of a token."""
+        return self.drafter.taps * self.target.hidden * self.target.each_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One entry of the ledger."""
+    """One entry of the ledger. `why` says how it comes about."""
 
     place: str
     name: str
     bytes: int
     why: str
+    role: str = ""  # "target" or "drafter", where it is that of one
+    index: int = 0
     passing: bool = False  # comes and goes, so that the allocator may leave gaps
 
 
@@ -94,8 +102,12 @@ class Ledger:
         return (*sorted(names - {host}), *(names & {host}))
 
     def at(self, place: str) -> tuple[Line, ...]:
-        """The lines of a place, largest first."""
-        lines = [line for line in self.lines if line.place == place and line.bytes]
+        """The lines of a place, largest first. Equal roles share a line, and names say whose they are."""
+        groups: dict[tuple[str, str, str], list[Line]] = {}
+        for line in self.lines:
+            if line.place == place and line.bytes:
+                groups.setdefault((line.role, line.name, line.why), []).append(line)
+        lines = [replace(g[0], name=_whose(g), bytes=sum(line.bytes for line in g)) for g in groups.values()]
         return tuple(sorted(lines, key=lambda line: -line.bytes))
 
     def needed_bytes(self, place: str) -> int:
@@ -123,6 +135,15 @@ class Ledger:
         return {"places": places, "moments": dict(self.moments)}
 
 
+def _whose(lines: list[Line]) -> str:
+    first = lines[0]
+    if not first.role:
+        return first.name
+    if len(lines) == 1:
+        return f"{first.role} {first.index}: {first.name}"
+    return f"{first.role}s {', '.join(str(line.index) for line in lines)}: {first.name}"
+
+
 slack_name, code_name = "allocator slack", "CUDA code loaded later"
 
 
@@ -137,7 +158,7 @@ def plan_memory(facts: Facts) -> Ledger:
         moment, found = _worst_moment(facts, index)
         moments[f"drafter {index}"] = moment
         lines += _drafter_lines(facts, index, place)
-        lines += [Line(place, f"drafter {index}: {name}", size, why, True) for name, size, why in found]
+        lines += [Line(place, name, size, why, "drafter", index, passing=True) for name, size, why in found]
     lines += _in_flight_lines(facts)
     moments[host], lines = _with_host(facts, lines)
     lines += _slack_lines(lines)
@@ -145,33 +166,31 @@ def plan_memory(facts: Facts) -> Ledger:
 
 
 def _target_lines(facts: Facts, index: int, place: str) -> Iterator[Line]:
-    shape = facts.target
-    yield Line(
-        place,
-        f"target {index}: weights",
-        shape.body_parameters * shape.each_bytes,
-        f"embedding and {shape.layers} layers, {shape.each_bytes} bytes a weight",
-    )
+    shape, role = facts.target, ("target", index)
+    why = f"embedding and {shape.layers} layers, {shape.each_bytes} bytes a weight"
+    yield Line(place, "weights", shape.body_parameters * shape.each_bytes, why, *role)
     terms = target_forward(shape, facts.batch, compiled=facts.compiled_target)
     why = f"inside a layer, {facts.batch.rows} × {facts.batch.width} tokens"
-    yield Line(place, f"target {index}: activations", total(terms), why, True)
+    yield Line(place, "activations", total(terms), why, *role, passing=True)
     if place != host:
-        yield Line(place, f"target {index}: cuBLAS workspace", workspace_bytes, "one thread")
+        yield Line(place, "cuBLAS workspace", workspace_bytes, "one thread", *role)
 
 
 def _drafter_lines(facts: Facts, index: int, place: str) -> Iterator[Line]:
     """What a drafter holds all the time."""
-    shape, each = facts.drafter, facts.drafter.each_bytes
+    shape, each, role = facts.drafter, facts.drafter.each_bytes, ("drafter", index)
     weights = shape.parameters
-    yield Line(place, f"drafter {index}: weights", weights * each, f"{each} bytes a weight")
+    yield Line(place, "weights", weights * each, f"{each} bytes a weight", *role)
     if not facts.emulated:  # on the host the loaded target's own are used
         frozen = (1 if facts.target.tied else 2) * shape.vocab * shape.hidden * each
-        yield Line(place, f"drafter {index}: frozen embedding and head", frozen, "the target's, for the loss")
-        yield Line(place, f"drafter {index}: cuBLAS workspaces", 2 * workspace_bytes, "forward, backward")
+        yield Line(place, "frozen embedding and head", frozen, "the target's, for the loss", *role)
+        yield Line(place, "cuBLAS workspaces", 2 * workspace_bytes, "forward and backward", *role)
     if index == 0:
         masters = 0 if each == float_bytes else weights * float_bytes
-        yield Line(place, "optimizer: float32 masters", masters, "4 bytes a weight, first drafter only")
-        yield Line(place, "optimizer: Adam's moments", 2 * weights * float_bytes, "8 bytes a weight")
+        yield Line(place, "float32 masters", masters, "4 bytes a weight, at the first drafter")
+        yield Line(
+            place, "Adam's moments", 2 * weights * float_bytes, "8 bytes a weight, at the first drafter"
+        )
 
 
 Entry = tuple[str, int, str]  # name, bytes, why
@@ -189,6 +208,7 @@ def _moments(facts: Facts, index: int) -> dict[str, list[Entry]]:
         shape=facts.drafter,
         batch=facts.batch,
         compiled=facts.compiled_drafter,
+        fused_loss=not facts.emulated,
         checkpointing=facts.checkpointing,
         chunk_blocks=facts.chunk_blocks,
     )
@@ -221,24 +241,24 @@ def _in_flight_lines(facts: Facts) -> Iterator[Line]:
     """Tapped states on their way, wherever they wait."""
     item, choice = facts.item_bytes, facts.transport
     each = f"of {item / 1e6:.0f} MB"
-    staged = 0  # targets whose states pass through slabs
+    slabs = 0
     for index, place in enumerate(facts.targets):
-        away = any(choice.path != "peer" or home != place for home in _homes(facts, index))
+        away = choice.path == "pinned" or any(home != place for home in _homes(facts, index))
         count = send_buffers if away and choice.path != "pageable" else 1
-        staged += choice.path == "pinned"
-        yield Line(place, f"target {index}: send buffers", count * item, f"{count} {each}", True)
+        yield Line(place, "send buffers", count * item, f"{count} {each}", "target", index, passing=True)
+        slabs += send_buffers * (away and choice.path in ("pinned", "auto"))
     for index, place in enumerate(facts.drafters):
         count = states_in_training + (0 if choice.path == "pageable" else _waiting(facts, index))
         why = f"{count} {each}: in training, queued, and before a full queue"
-        yield Line(place, f"drafter {index}: received states", count * item, why, True)
-    if choice.path == "pinned" and not facts.emulated:
-        slabs = staged * send_buffers
-        yield Line(host, "pinned slabs", slabs * item, f"{slabs} {each}", True)
+        yield Line(place, "received states", count * item, why, "drafter", index, passing=True)
+    slab = facts.slab_tokens * facts.token_bytes
+    why = f"{slabs} of {slab / 1e6:.0f} MB" + ", should that way be chosen" * (choice.path == "auto")
+    yield Line(host, "slabs of pinned memory", slabs * slab, why, passing=True)
     if choice.path == "pageable":
         queues = 1 if choice.queue == "shared" else len(facts.drafters)
         count = queues * choice.depth + len(facts.targets) + len(facts.drafters)
         why = f"{count} {each}: queued, and in the hands of stages"
-        yield Line(host, "queued states", count * item, why, True)
+        yield Line(host, "queued states", count * item, why, passing=True)
 
 
 def _homes(facts: Facts, target: int) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from dflash.attention import SdpaView, full, sliding
 from dflash.batch import Batch
 from dflash.contract.activations import BatchShape, DrafterShape, DrafterWork, total
 from dflash.drafter import Drafter, DrafterSpec, init_drafter
+from dflash.flex_attention import FlexView
 
 # All widths differ, so that no count can stand in for another.
 widths = {"hidden": 80, "layers": 3, "heads": 6, "kv_heads": 2, "head_dim": 16, "intermediate": 208}
@@ -61,9 +62,7 @@ def kept_bytes(run: Callable[[], Tensor], known: list[Tensor]) -> int:
     return sum(tensor.untyped_storage().nbytes() for tensor in found.values())
 
 
-def drafter_bytes(
-    make_batch: Callable[..., Batch], spec: DrafterSpec, dtype: torch.dtype
-) -> tuple[int, BatchShape]:
+def drafter_bytes(make_batch: Callable[..., Batch], spec: DrafterSpec, dtype: torch.dtype) -> int:
     batch = make_batch([[1] * length for length in lengths], anchors, spec.block_size)
     drafter: Drafter = init_drafter(spec, 0).to(dtype)
     features = torch.randn(batch.tokens, len(spec.taps) * spec.hidden, dtype=dtype)
@@ -71,9 +70,12 @@ def drafter_bytes(
     blocks = torch.randn(slots, spec.hidden, dtype=dtype)
     view = SdpaView.of(batch, spec, torch.device("cpu"))
     known = [features, blocks, *drafter.parameters()]
-    found = kept_bytes(lambda: drafter(features, batch.positions, blocks, torch.arange(slots), view), known)
+    return kept_bytes(lambda: drafter(features, batch.positions, blocks, torch.arange(slots), view), known)
+
+
+def batch_shape() -> BatchShape:
     documents = tuple((length, len(row)) for length, row in zip(lengths, anchors, strict=True))
-    return found, BatchShape(documents=documents, rows=1, width=sum(lengths), masked=True)
+    return BatchShape(documents=documents, rows=1, width=sum(lengths), masked=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -82,14 +84,43 @@ def test_plain_layers_keep_what_is_counted(
     make_batch: Callable[..., Batch], dtype: torch.dtype, kinds: tuple[str, ...]
 ) -> None:
     spec = make_spec(kinds)
-    found, batch = drafter_bytes(make_batch, spec, dtype)
+    found = drafter_bytes(make_batch, spec, dtype)
     work = DrafterWork(
         shape=shape_of(spec, dtype.itemsize),
-        batch=batch,
+        batch=batch_shape(),
         compiled=False,
+        fused_loss=False,
         checkpointing=False,
         chunk_blocks=0,
     )
     masks = next(term.bytes for term in work.kept() if term.name == "masks")  # the view holds them
     counted = total((*work.kept(), *work.closing())) - masks
     assert counted == pytest.approx(found, rel=0.005)
+
+
+def test_compiled_layers_keep_what_is_counted(
+    make_batch: Callable[..., Batch], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The compiler's cut is made before it knows of a device; only FlexAttention itself insists on a GPU.
+    monkeypatch.setattr("torch.nn.attention.flex_attention._validate_device", lambda *_: None)
+    spec = make_spec((full,) * 3)
+    batch = make_batch([[1] * length for length in lengths], anchors, spec.block_size)
+    view = FlexView.of(batch, spec, torch.device("cpu"))
+    layer = init_drafter(spec, 0).bfloat16().layers[0]
+    x = torch.randn(view.block_rows, spec.hidden, dtype=torch.bfloat16, requires_grad=True)
+    context = torch.randn(view.context_rows, spec.hidden, dtype=torch.bfloat16, requires_grad=True)
+    tables = [torch.rand(rows, 1, spec.head_dim).bfloat16() for rows in (len(context),) * 2 + (len(x),) * 2]
+    run = torch.compile(layer, backend="aot_eager_decomp_partition", fullgraph=True)
+    masks = [tensor for mask in view.masks.values() for tensor in mask]
+    known = [context, *tables, *masks, *layer.parameters()]
+    leaving = x.nbytes  # enters the next layer, and is counted there
+    found = kept_bytes(lambda: run(x, context, (tables[:2], tables[2:]), view), known) - leaving
+    work = DrafterWork(
+        shape=shape_of(spec, 2),
+        batch=batch_shape(),
+        compiled=True,
+        fused_loss=True,
+        checkpointing=True,
+        chunk_blocks=0,
+    )
+    assert total(work.recomputed()) == pytest.approx(found, rel=0.005)
