@@ -209,7 +209,10 @@ def measure_capacities(
 
 
 def shares_devices(timeline: Timeline) -> bool:
-    """Whether a target and a drafter run on one device."""
-    frame = timeline.devices[["stage", "device"]].drop_duplicates()
+    """Whether a target and a drafter run on one device, which then does one thing at a time.
+
+    The CPU is no such device: its cores work side by side.
+    """
+    frame = timeline.devices.loc[timeline.devices["device"] != "cpu", ["stage", "device"]].drop_duplicates()
     targets = set(frame.loc[frame["stage"] == "target", "device"])
     return bool(targets & set(frame.loc[frame["stage"] == "drafter", "device"]))

@@ -19,6 +19,7 @@ from profiler.live.verdict import give_verdict
 from profiler.live.view import LiveView, RunState
 from profiler.run_status import RunStatus
 from profiler.timeline import Timeline
+from profiler.waits import beside
 
 flush_ns = 300_000_000  # what happened later than so long ago may not be written yet
 
@@ -53,7 +54,8 @@ def observe(
     """
     run, latest_ns = recent.run, recent.latest_ns
     end_ns = max(latest_ns or run.start_ns, 0 if now_ns is None else now_ns - flush_ns)
-    lo_ns = end_ns if recent.since_ns is None else max(recent.since_ns, min(run.start_ns, end_ns))
+    since_ns = recent.since_ns
+    lo_ns = end_ns if since_ns is None else max(since_ns, min(_first_work_ns(recent), end_ns))
     pace = measure_pace(recent, end_ns)
     state = _state(recent, status, end_ns, finishing=finishing)
     has_range = end_ns > lo_ns
@@ -78,6 +80,13 @@ def observe(
         journal=read_journal(recent),
         warnings=(*recent.warnings, *_said(run.manifest.get("warnings"))),
     )
+
+
+def _first_work_ns(recent: Recent) -> int:
+    """When the first stage began: a run that still loads has no shares to show of any."""
+    spans = recent.run.events
+    spans = spans[(spans["kind"] == "span") & ~spans["stage"].isin(beside)]
+    return max(int(spans["t_ns"].min()), recent.run.start_ns) if len(spans) else recent.run.start_ns
 
 
 def _state(recent: Recent, status: RunStatus, end_ns: int, *, finishing: bool) -> RunState:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiler.depths import capacity_of, weigh_depths
+from profiler.depths import weigh_depths
 from profiler.gil_waits import GilWaits
 from profiler.live.follower import Recent
 from profiler.live.view import Number, QueueRow, StageRow, Wait
@@ -76,8 +76,8 @@ def see_queues(recent: Recent, lo_ns: int, hi_ns: int) -> tuple[QueueRow, ...]:
     rows = []
     for row in table.to_dict("records"):
         name = str(row["channel"])
-        capacity = capacity_of(name, run.config_values)
-        reason = None if capacity is not None else "the configuration does not say"
+        capacity = int(row["capacity"]) if row["capacity"] > 0 else None
+        reason = None if capacity is not None else "neither the configuration nor the trainer says"
         rows.append(
             QueueRow(
                 name=name,

@@ -107,3 +107,4 @@ def test_devices_of_targets_and_drafters_are_compared(tmp_path: Path) -> None:
     timeline = timeline_of(play(tmp_path / "run", windows=12))
     assert not shares_devices(timeline)
     assert shares_devices(dataclasses.replace(timeline, devices=timeline.devices.assign(device="cuda:0")))
+    assert not shares_devices(dataclasses.replace(timeline, devices=timeline.devices.assign(device="cpu")))

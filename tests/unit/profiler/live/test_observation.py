@@ -88,6 +88,33 @@ def test_queues_stand_in_the_order_of_the_data_with_their_places(tmp_path: Path)
     assert all(0 <= row.depth <= (row.capacity.value or 0) for row in view.queues)
 
 
+def test_a_trainer_of_others_tells_the_places_of_its_queues_itself(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "r")
+    builder.gauge("target", 0, "capacity", 0.0, 4, channel="q_hs")
+    builder.gauge("target", 0, "depth", 0.0, 2, channel="q_hs")
+    builder.gauge("target", 0, "depth", 0.0, 1, channel="log")
+    builder.span("target", 0, "forward", 0.0, 400.0)
+    for number in range(20):
+        builder.window(number, 20.0 * number, 100)
+    known, unknown = sorted(
+        view_of(builder.finish("running"), 400.0).queues, key=lambda row: row.name != "q_hs"
+    )
+    assert known.capacity == Number(4)
+    assert known.full_share == 0.0
+    assert (unknown.capacity.value, unknown.full_share) == (None, None)
+
+
+def test_time_before_the_first_stage_began_is_nobodys(tmp_path: Path) -> None:
+    def build(builder: RunBuilder) -> None:
+        for number in range(5):
+            builder.window(number, 11.0 + number, 100)
+            builder.span("target", 0, "forward", 10.0 + number, 11.0 + number)
+
+    view = view_of(running(tmp_path / "r", build), 15.0)
+    assert view.range_s == pytest.approx((10.0, 15.0))
+    assert view.stages[0].work == pytest.approx(1.0)
+
+
 def test_the_pace_has_an_interval_from_ten_windows_on_and_a_reason_before(tmp_path: Path) -> None:
     few, many = view_of(play(tmp_path / "few", windows=6)).pace, view_of(play(tmp_path / "many")).pace
     assert few.tokens_per_s.value is not None
