@@ -44,6 +44,7 @@ class Timings:
     complete_ms: list[float] = field(default_factory=list)
     round_ms: list[float] = field(default_factory=list)  # median step of each round
     peak_bytes: int | None = None  # of a step, without what other contenders keep
+    warm_up_s: float = 0.0
 
     def describe(self, tokens: int, flops: float) -> dict[str, Any]:
         """Medians and rates of a step of `tokens` context tokens that needs `flops` operations."""
@@ -57,11 +58,16 @@ class Timings:
             "model_tflop_per_s": round(flops / seconds / 1e12, 3),
             "peak_gb": _gigabytes(self.peak_bytes),
             "kept_gb": _gigabytes(self.own_bytes),
+            "warm_up_s": round(self.warm_up_s, 1),
         }
 
 
 def _gigabytes(count: int | None) -> float | None:
     return None if count is None else round(count / 1e9, 3)
+
+
+def _difference(after: int | None, before: int | None) -> int | None:
+    return None if after is None or before is None else after - before
 
 
 class Contest:
@@ -71,21 +77,26 @@ class Contest:
         self._device = device
         self.contenders: list[Contender] = []
         self.timings: list[Timings] = []
-        self.warm_up_s: list[float] = []
 
-    def enter(self, build: Callable[[], Contender], warm_up_steps: int) -> Contender:
-        """Build a contender and run its first steps, which compile and allocate what it keeps."""
+    def enter(self, build: Callable[[], Contender]) -> Contender:
+        """Build a contender."""
         before = self._allocated()
-        start_s = time.monotonic()
         contender = build()
-        for _ in range(warm_up_steps):
-            self._step(contender, Timings(None))
-        gc.collect()
         self.contenders.append(contender)
-        after = self._allocated()
-        self.timings.append(Timings(None if before is None or after is None else after - before))
-        self.warm_up_s.append(time.monotonic() - start_s)
+        self.timings.append(Timings(_difference(self._allocated(), before)))
         return contender
+
+    def warm_up(self, steps: int) -> None:
+        """The first steps of all, which compile and allocate what each keeps."""
+        for contender, timings in zip(self.contenders, self.timings, strict=True):
+            before, start_s = self._allocated(), time.monotonic()
+            for _ in range(steps):
+                self._step(contender, Timings(None))
+            timings.warm_up_s = time.monotonic() - start_s
+            gc.collect()
+            grown = _difference(self._allocated(), before)
+            if timings.own_bytes is not None and grown is not None:
+                timings.own_bytes += grown
 
     def run(self, rounds: int, steps: int) -> None:
         """`rounds` rounds in which every contender takes `steps` steps."""
@@ -189,6 +200,6 @@ def _kernel_rows(events: Sequence[Any], cuda: bool) -> list[tuple[float, int, st
         ):
             continue
         us = event.self_device_time_total if cuda else event.self_cpu_time_total
-        if us > 0:
+        if us > 0 and not event.key.startswith("Optimizer.step#"):  # a name for kernels that are there, too
             rows.append((us / 1e3, int(event.count), str(event.key)[:200]))
     return sorted(rows, reverse=True)

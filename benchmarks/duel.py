@@ -53,9 +53,7 @@ def hold(
     rows = []
     for case_name in choice.cases:
         case = build_case(case_name, device, tiny=choice.tiny, changes=choice.changes)
-        agreement = agree(case, build)
-        free_memory()
-        rows.append({"case": case_name, "agreement": agreement, **race(case, build, choice)})
+        rows.append(duel(case, build, choice))
         del case
         start_afresh()
         write_result(choice.out, name, {"tiny": choice.tiny, **facts, "rows": rows})
@@ -63,7 +61,18 @@ def hold(
     return 0 if all(row["agreement"]["same"] for row in rows) else 1
 
 
-def agree(case: Case, build: Callable[[Case], Contender]) -> dict[str, Any]:
+def duel(case: Case, build: Callable[[Case], Contender], choice: argparse.Namespace) -> dict[str, Any]:
+    """One case: agreement first, then the race."""
+    contest = Contest(case.device)
+    ours, theirs = contest.enter(lambda: OurStep(case)), contest.enter(lambda: build(case))
+    agreement = agree(case, ours, theirs)
+    free_memory()
+    contest.warm_up(choice.warm_up)
+    contest.run(choice.rounds, choice.steps)
+    return {"case": case.name, "agreement": agreement, **figures(case, contest, choice)}
+
+
+def agree(case: Case, own: Contender, other: Contender) -> dict[str, Any]:
     """Both gradients from the case's weights, and how far each is from float32."""
     reference, reason = None, None
     try:
@@ -72,11 +81,8 @@ def agree(case: Case, build: Callable[[Case], Contender]) -> dict[str, Any]:
     except torch.OutOfMemoryError as error:
         reason = f"n/a: the float32 run did not fit ({str(error).splitlines()[0]})"
     free_memory()
-    own = OurStep(case)
     ours, again = Outcome.of(own), Outcome.of(own)
-    del own
-    free_memory()
-    theirs = Outcome.of(build(case))
+    theirs = Outcome.of(other)
     return {"reference": reason or "our plain path in float32", **compare(reference, ours, again, theirs)}
 
 
@@ -91,12 +97,8 @@ def exact_float32() -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def race(case: Case, build: Callable[[Case], Contender], choice: argparse.Namespace) -> dict[str, Any]:
-    """Both timed in turns."""
-    contest = Contest(case.device)
-    contest.enter(lambda: OurStep(case), choice.warm_up)
-    contest.enter(lambda: build(case), choice.warm_up)
-    contest.run(choice.rounds, choice.steps)
+def figures(case: Case, contest: Contest, choice: argparse.Namespace) -> dict[str, Any]:
+    """What was measured of both, ours first; with `--profile` the kernels of a step of each."""
     flops = step_flops(case)
     ours, theirs = contest.timings
     row: dict[str, Any] = {
@@ -105,12 +107,9 @@ def race(case: Case, build: Callable[[Case], Contender], choice: argparse.Namesp
         "model_tflop": round(flops / 1e12, 3),
         "times_as_fast": speed_ratio(ours, theirs),
     }
-    for key, contender, timings, warm_up_s in zip(
-        ("ours", "theirs"), contest.contenders, contest.timings, contest.warm_up_s, strict=True
-    ):
+    for key, contender, timings in zip(("ours", "theirs"), contest.contenders, contest.timings, strict=True):
         row[key] = {
             "name": contender.name,
-            "warm_up_s": round(warm_up_s, 1),
             **timings.describe(case.batch.tokens, flops),
         }
         if choice.profile:
@@ -130,8 +129,7 @@ def print_row(row: dict[str, Any]) -> None:
     for side in (row["ours"], row["theirs"]):
         print(
             f"{row['case']} {side['name']:12} {side['step_ms']['median']:9.1f} ms "
-            f"{side['context_tokens_per_s']:9.0f} context tokens/s, peak {side['peak_gb']} GB, "
-            f"first steps {side['warm_up_s']:.0f} s"
+            f"{side['context_tokens_per_s']:9.0f} context tokens/s, peak {side['peak_gb']} GB"
         )
     ratio, agreement = row["times_as_fast"], row["agreement"]
     print(

@@ -110,7 +110,7 @@ class NaivePipeline:
             "changes": [],
             **throughput(progress.steady()),
             "peak_gb": peaks_gb(),
-            "rss_gb": round(progress.rss_bytes / 1e9, 2),
+            "rss_growth_gb": round(progress.rss_growth / 1e9, 2),
         }
 
 

@@ -96,7 +96,7 @@ def print_row(row: dict[str, Any]) -> None:
         f"{row['setting']:6} {row['name']:14} {row['tokens_per_s']:10.0f} tokens/s "
         f"({low:.0f} to {high:.0f})  efficiency {row.get('efficiency', 'n/a')}  "
         f"exposed copies {row.get('exposed_copy_share', 'n/a')}  "
-        f"peak {row['peak_gb']} GB  RSS {row['rss_gb']} GB",
+        f"peak {row['peak_gb']} GB  RSS +{row['rss_growth_gb']} GB",
         flush=True,
     )
 

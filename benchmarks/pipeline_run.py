@@ -49,12 +49,16 @@ def read_again(name: str, *, seed: int, dtype: torch.dtype, attention: str) -> T
 
 @dataclass(slots=True)
 class Progress:
-    """Ends of windows, and the largest resident memory of this process seen meanwhile."""
+    """Ends of windows, and the largest growth of this process's resident memory seen meanwhile."""
 
     ends_ns: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    rss_bytes: int = 0
     process: psutil.Process = field(default_factory=psutil.Process)
+    rss_before: int = field(init=False)
+    rss_growth: int = 0
+
+    def __post_init__(self) -> None:
+        self.rss_before = self.process.memory_info().rss
 
     def window_done(self, tokens: int) -> None:
         """A window ends now."""
@@ -63,7 +67,7 @@ class Progress:
 
     def watch(self) -> None:
         """Look at the memory."""
-        self.rss_bytes = max(self.rss_bytes, self.process.memory_info().rss)
+        self.rss_growth = max(self.rss_growth, self.process.memory_info().rss - self.rss_before)
 
     def steady(self) -> pd.DataFrame:
         """Windows that count: tokens, seconds, and where they end."""
@@ -124,7 +128,7 @@ def run_ours(
         "efficiency": round(row["tokens_per_s"] / bound, 4),
         "exposed_copy_share": round(exposed_share(events, windows), 5),
         "peak_gb": peaks,
-        "rss_gb": round(progress.rss_bytes / 1e9, 2),
+        "rss_growth_gb": round(progress.rss_growth / 1e9, 2),
         "ready_s": round(ready_s, 1),
     }
 

@@ -91,7 +91,7 @@ def pipeline(document: Document) -> Table:
         "efficiency",
         "exposed copies",
         "peak GB",
-        "RSS GB",
+        "RSS growth GB",
     ]
     naive: dict[str, float] = {}
     for row in document["rows"]:
@@ -110,7 +110,7 @@ def pipeline(document: Document) -> Table:
                 row.get("efficiency"),
                 percent(row.get("exposed_copy_share"), 2),
                 row["peak_gb"],
-                row["rss_gb"],
+                row["rss_growth_gb"],
             ]
         )
     return head, rows

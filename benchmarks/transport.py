@@ -3,9 +3,9 @@
     python benchmarks/transport.py --out FILE.json [--mb 100 336] [--items 40]
 Items of that many megabytes (336: 8192 tokens of the Qwen3-8B shape with 5 taps) go from a target to a
 drafter that compute nothing. Each copy that a path makes is held against a bare copy over the same hop: one
-`copy_` on a stream of its own, between buffers that exist; for `pageable` what `.to()` takes into fresh memory.
-Bare copies are timed before and after. On one GPU both ends are on it, and `peer` copies within it. `--tiny` runs
-on logical devices, whose declared speeds stand for the bare copy.
+`copy_` on a stream of its own, between buffers that exist; for `pageable` what `.to()` takes into fresh
+memory. Bare copies are timed before and after. On one GPU both ends are on it, and `peer` copies within it.
+`--tiny` runs on logical devices, whose declared speeds stand for the bare copy.
 """
 
 from __future__ import annotations

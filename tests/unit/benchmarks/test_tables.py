@@ -70,7 +70,7 @@ def test_a_duel_shows_both_sides_and_whether_they_agree() -> None:
 def test_pipelines_are_held_against_the_fastest_naive_one_of_their_setting() -> None:
     rows = [
         {"setting": setting, "name": name, "tokens_per_s": rate, "interval_90": [rate, rate]}
-        | {"peak_gb": [20.0], "rss_gb": 3.0}
+        | {"peak_gb": [20.0], "rss_growth_gb": 3.0}
         for setting, name, rate in (
             ("big", "naive, peer", 200.0),
             ("big", "naive, host", 100.0),
