@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from profiler.samplers import answers
 from profiler.samplers.gpm import GpmPair
 from profiler.samplers.metrics import gpm_metrics, memory_metrics, power_samples
 from profiler.samplers.sensors import (
@@ -23,14 +24,6 @@ from profiler.samplers.sensors import (
     GpuSensors,
     PowerSample,
     Unreadable,
-    explain_reading,
-    explain_start,
-    has_unified_memory,
-    is_number,
-    judge_answer,
-    nonsense,
-    not_supported,
-    other_namespace,
 )
 
 # NVML's field numbers, by value: an older binding lacks some names, and their meaning is fixed. The fields of
@@ -49,7 +42,7 @@ field_ids: Final[dict[str, int | tuple[int, int]]] = {
 }
 _instant_power: Final = 186
 _lacking: Final = (
-    not_supported,
+    answers.not_supported,
     "NVML_ERROR_FUNCTION_NOT_FOUND",
     "NVML_ERROR_INVALID_ARGUMENT",
     "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
@@ -100,7 +93,7 @@ class NvmlSensors(GpuSensors):
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
-            return explain_start(self._name(error))
+            return answers.explain_start(self._name(error))
         self._nvml = pynvml
         self._sees_pids = self._sees_the_machines_pids()
         self._found = list({gpu.device.key: gpu for gpu in self._find()}.values())  # a name is one device's
@@ -141,15 +134,15 @@ class NvmlSensors(GpuSensors):
         if isinstance(found, _Failure):
             if found.error == "NVML_ERROR_NOT_FOUND":  # nothing new
                 return []
-            return explain_reading(found.error, gpu.device, power_samples)
+            return answers.explain_reading(found.error, gpu.device, power_samples)
         sound = [
             (stamp_us, watts)
             for stamp_us, milliwatts in found
-            if is_number(stamp_us) and 0 <= wall_us - stamp_us < _sample_age_limit_us
-            if not isinstance(watts := judge_answer(milliwatts, gpu.device, "power_w"), Unreadable)
+            if answers.is_number(stamp_us) and 0 <= wall_us - stamp_us < _sample_age_limit_us
+            if not isinstance(watts := answers.judge(milliwatts, gpu.device, "power_w"), Unreadable)
         ]
         if found and not sound:
-            return explain_reading(nonsense, gpu.device, power_samples)
+            return answers.explain_reading(answers.nonsense, gpu.device, power_samples)
         samples = []
         for stamp_us, watts in sorted(sound):
             t_ns = now_ns - (wall_us - stamp_us) * 1000
@@ -160,7 +153,7 @@ class NvmlSensors(GpuSensors):
 
     def processes(self, index: int) -> list[GpuProcess] | Unreadable:
         if not self._sees_pids:
-            return other_namespace
+            return answers.other_namespace
         gpu = self._found[index]
         found: dict[int, GpuProcess] = {}
         for question in ("nvmlDeviceGetComputeRunningProcesses", "nvmlDeviceGetGraphicsRunningProcesses"):
@@ -168,9 +161,9 @@ class NvmlSensors(GpuSensors):
                 question, gpu.handle, pick=lambda told: [(p.pid, p.usedGpuMemory) for p in told]
             )
             if isinstance(listed, _Failure):
-                return explain_reading(listed.error, gpu.device, "processes")
+                return answers.explain_reading(listed.error, gpu.device, "processes")
             for pid, used in listed:
-                found[pid] = GpuProcess(pid, int(used) if is_number(used) else None)
+                found[pid] = GpuProcess(pid, int(used) if answers.is_number(used) else None)
         return list(found.values())
 
     def system_memory(self) -> tuple[int, int] | None:
@@ -194,8 +187,8 @@ class NvmlSensors(GpuSensors):
         if raw is None:
             return None
         if isinstance(raw, _Failure):
-            return explain_reading(raw.error, device, metric)
-        return judge_answer(raw, device, metric)
+            return answers.explain_reading(raw.error, device, metric)
+        return answers.judge(raw, device, metric)
 
     def _single_readers(self) -> dict[str, Callable[[_Gpu], Any]]:
         """How each metric that comes alone is asked for, in NVML's own units."""
@@ -230,7 +223,7 @@ class NvmlSensors(GpuSensors):
         told = self._ask("nvmlDeviceGetFieldValues", handle, list(fields), pick=self._values_of)
         if isinstance(told, _Failure):
             return [told] * len(fields)
-        return told if len(told) == len(fields) else [_Failure(nonsense)] * len(fields)
+        return told if len(told) == len(fields) else [_Failure(answers.nonsense)] * len(fields)
 
     def _values_of(self, fields: Any) -> list[Any]:
         return [
@@ -256,7 +249,7 @@ class NvmlSensors(GpuSensors):
             return dict.fromkeys(memory_metrics, told)
         return {
             "mem_used_bytes": told[0],
-            "mem_reserved_bytes": _Failure(not_supported),
+            "mem_reserved_bytes": _Failure(answers.not_supported),
             "mem_total_bytes": told[1],
         }
 
@@ -323,7 +316,7 @@ class NvmlSensors(GpuSensors):
             gpu_instance=instances[0],
             compute_instance=instances[1],
             mig=mig,
-            unified_memory=has_unified_memory(name or "", told, mig=mig),
+            unified_memory=answers.has_unified_memory(name or "", told, mig=mig),
             pci_bus_id=_text(self._ask("nvmlDeviceGetPciInfo", handle, pick=operator.attrgetter("busId"))),
             memory_bytes=_whole(total) or None,
             power_limit_w=limit_mw / 1000 if limit_mw else None,
@@ -343,7 +336,7 @@ class NvmlSensors(GpuSensors):
         except self._nvml.NVMLError as error:
             return _Failure(self._name(error))
         except (AttributeError, TypeError, ValueError, LookupError):
-            return _Failure(nonsense)
+            return _Failure(answers.nonsense)
 
     def _name(self, error: Any) -> str:
         return self._name_of(error.value)
@@ -370,4 +363,4 @@ def _text(told: Any) -> str | None:
 
 
 def _whole(told: Any) -> int | None:
-    return int(told) if is_number(told) and told < 2**63 and told != 0xFFFFFFFF else None
+    return int(told) if answers.is_number(told) and told < 2**63 and told != 0xFFFFFFFF else None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from dflash.contract.errors import UsageError
+from profiler.samplers import answers
 from profiler.samplers.metrics import gpm_metrics, power_samples
 from profiler.samplers.sensors import (
     Answer,
@@ -24,17 +25,9 @@ from profiler.samplers.sensors import (
     GpuSensors,
     PowerSample,
     Unreadable,
-    explain_reading,
-    explain_start,
-    has_unified_memory,
-    is_number,
-    judge_answer,
-    nonsense,
-    not_supported,
-    other_namespace,
 )
 
-missing: Final = {"error": not_supported}
+missing: Final = {"error": answers.not_supported}
 
 fields: Final = {  # metric: field of the file, in NVML's units
     "power_w": "power_mw",
@@ -87,7 +80,7 @@ class ReplaySensors(GpuSensors):
     def open(self) -> str | None:
         start = self._data.get("init")
         if isinstance(start, dict):
-            return explain_start(str(start["error"]))
+            return answers.explain_start(str(start["error"]))
         self._start_ns = self._start_ns or self._clock_ns()
         return None if self._found else "the file lists no GPU"
 
@@ -106,29 +99,29 @@ class ReplaySensors(GpuSensors):
         told = _field(self._entry(index), "power_samples")
         try:
             if "error" in told:
-                return explain_reading(str(told["error"]), device, power_samples)
+                return answers.explain_reading(str(told["error"]), device, power_samples)
             return self._play_samples(index, int(told["interval_ms"] * 1e6), told["mw"])
         except (TypeError, KeyError, ArithmeticError):
-            return explain_reading(nonsense, device, power_samples)
+            return answers.explain_reading(answers.nonsense, device, power_samples)
 
     def processes(self, index: int) -> list[GpuProcess] | Unreadable:
         _, _, device = self._found[index]
         listed = _field(self._entry(index), "procs")
         try:
             if isinstance(listed, dict):
-                return explain_reading(str(listed["error"]), device, "processes")
+                return answers.explain_reading(str(listed["error"]), device, "processes")
             own = self._data.get("self_pid", "SELF")
             if own != "SELF" and all(process["pid"] != own for process in listed):
-                return other_namespace
+                return answers.other_namespace
             return [
                 GpuProcess(
                     os.getpid() if process["pid"] in ("SELF", own) else int(process["pid"]),
-                    process["used"] if is_number(process.get("used")) else None,
+                    process["used"] if answers.is_number(process.get("used")) else None,
                 )
                 for process in listed
             ]
         except (TypeError, ValueError, KeyError, AttributeError):
-            return explain_reading(nonsense, device, "processes")
+            return answers.explain_reading(answers.nonsense, device, "processes")
 
     def _play_samples(self, index: int, step_ns: int, values: Sequence[Any]) -> list[PowerSample]:
         _, _, device = self._found[index]
@@ -136,7 +129,7 @@ class ReplaySensors(GpuSensors):
         due = (self._clock_ns() - start_ns) // step_ns
         samples = []
         for place in range(self._drained[index], due):
-            watts = judge_answer(values[place % len(values)], device, "power_w")
+            watts = answers.judge(values[place % len(values)], device, "power_w")
             if not isinstance(watts, Unreadable):
                 samples.append(PowerSample(start_ns + (place + 1) * step_ns, watts))
         self._drained[index] = due
@@ -182,7 +175,7 @@ def _devices_of(gpu: dict[str, Any], number: int) -> list[tuple[dict[str, Any], 
 
 
 def _describe(entry: dict[str, Any], number: int, mig: bool, slice_of: str | None = None) -> GpuDevice:
-    known = {k: v for k, v in entry.items() if is_number(v) and v}
+    known = {k: v for k, v in entry.items() if answers.is_number(v) and v}
     total = entry.get("mem_total", missing)
     limit, clock, memory = (known.get(k) for k in ("power_limit_mw", "max_sm_clock_mhz", "mem_total"))
     return GpuDevice(
@@ -193,7 +186,7 @@ def _describe(entry: dict[str, Any], number: int, mig: bool, slice_of: str | Non
         gpu_instance=entry.get("gpu_instance"),
         compute_instance=entry.get("compute_instance"),
         mig=mig,
-        unified_memory=has_unified_memory(
+        unified_memory=answers.has_unified_memory(
             str(entry["name"]), total.get("error") if isinstance(total, dict) else total, mig=mig
         ),
         pci_bus_id=entry.get("pci"),
@@ -210,5 +203,5 @@ def _field(entry: dict[str, Any], name: str) -> Any:
 
 def _answer(found: Any, device: GpuDevice, metric: str) -> Answer:
     if isinstance(found, dict):
-        return explain_reading(str(found.get("error", nonsense)), device, metric)
-    return judge_answer(found, device, metric)
+        return answers.explain_reading(str(found.get("error", answers.nonsense)), device, metric)
+    return answers.judge(found, device, metric)
