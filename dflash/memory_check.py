@@ -68,7 +68,8 @@ class MemoryPlan:
         assert free is not None
         needed = self.ledger.needed_bytes(worst)
         raise DeviceError(
-            f"the run does not fit into the memory of {worst}{others}",
+            # In words that a search takes for what it is.
+            f"the run would go out of memory: it does not fit into that of {worst}{others}",
             where=worst,
             found=f"{gigabytes(needed)} needed\n" + "\n".join(_entries(self.ledger.at(worst), "    ")),
             expected=f"at most {gigabytes(free)}, which is free there",

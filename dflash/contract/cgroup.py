@@ -62,11 +62,13 @@ class MemoryCgroup:
         found = []
         for chain in self.chains:
             for directory in chain:
-                limits = (_number(directory / name) for name in ("memory.max", "memory.limit_in_bytes"))
-                usages = (_number(directory / name) for name in ("memory.current", "memory.usage_in_bytes"))
-                limit, usage = next(filter(None, limits), None), next(filter(None, usages), None)
-                if limit is not None and usage is not None and limit < no_limit_bytes:
-                    found.append(max(0, limit - usage + _reclaimable(directory)))
+                for names in (
+                    ("memory.max", "memory.current"),
+                    ("memory.limit_in_bytes", "memory.usage_in_bytes"),
+                ):
+                    limit, usage = (_number(directory / name) for name in names)
+                    if limit is not None and usage is not None and limit < no_limit_bytes:
+                        found.append(max(0, limit - usage + _reclaimable(directory)))
         return min(found, default=None)
 
     def oom_kills(self) -> int | None:

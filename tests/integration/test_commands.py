@@ -79,7 +79,7 @@ def test_a_plan_is_told_and_a_run_that_cannot_fit_is_refused(
     huge = ("--set", "target.model=random:qwen3-8b", "--set", "split=1-96", "--set", "window.tokens=200000")
     result = run(command_line("dflash-train", "run", *logical, *huge), tmp_path, environment)
     assert result.returncode == 2, result.stderr
-    assert "does not fit into the memory of host" in result.stderr
+    assert "does not fit into that of host" in result.stderr
     (run_directory,) = (tmp_path / "runs").iterdir()
     assert "94, 95: weights" in json.loads((run_directory / "run.json").read_text())["reason"]
 

@@ -85,3 +85,31 @@ def test_hybrid_takes_the_least_of_both_versions(tmp_path: Path) -> None:
 def test_without_cgroups_nothing_is_known(tmp_path: Path) -> None:
     group = MemoryCgroup.of_process(7, tmp_path)
     assert (group.limit_bytes(), group.usage_bytes(), group.oom_kills()) == (None, None, None)
+
+
+def test_room_is_what_the_fullest_group_leaves_and_idle_file_pages_are_room(tmp_path: Path) -> None:
+    group = machine(
+        tmp_path,
+        "0::/user.slice/job.scope",
+        v2_mount(),
+        {
+            "sys/fs/cgroup/user.slice/memory.max": str(4 * GiB),
+            "sys/fs/cgroup/user.slice/memory.current": str(3 * GiB),
+            "sys/fs/cgroup/user.slice/memory.stat": f"anon 7\ninactive_file {GiB // 2}",
+            "sys/fs/cgroup/user.slice/job.scope/memory.max": str(2 * GiB),
+            "sys/fs/cgroup/user.slice/job.scope/memory.current": "0",
+        },
+    )
+    assert group.free_bytes() == 3 * GiB // 2
+    (tmp_path / "sys/fs/cgroup/user.slice/memory.max").write_text("max")
+    assert group.free_bytes() == 2 * GiB
+
+
+def test_no_limit_leaves_room_unknown(tmp_path: Path) -> None:
+    files = {"sys/fs/cgroup/a/memory.max": "max", "sys/fs/cgroup/a/memory.current": "4096"}
+    assert machine(tmp_path, "0::/a", v2_mount(), files).free_bytes() is None
+
+
+def test_an_overrun_group_has_no_room(tmp_path: Path) -> None:
+    files = {"sys/fs/cgroup/a/memory.max": "4096", "sys/fs/cgroup/a/memory.current": "8192"}
+    assert machine(tmp_path, "0::/a", v2_mount(), files).free_bytes() == 0

@@ -11,7 +11,7 @@ import torch
 from dflash.batch import Batch, HiddenStates
 from dflash.contract.activations import target_forward, total
 from dflash.contract.config import TrainConfig, load_config
-from dflash.contract.errors import DeviceError
+from dflash.contract.errors import DeviceError, ran_out_of_memory
 from dflash.contract.memory_plan import host, plan_memory
 from dflash.memory_check import MemoryPlan, plan_run
 from dflash.target_weights import read_config
@@ -89,6 +89,7 @@ def test_a_run_that_cannot_fit_is_refused_before_weights_are_read(monkeypatch: p
     with pytest.raises(DeviceError) as caught:
         prepare(configure())
     error = caught.value
+    assert ran_out_of_memory(error.render())  # a search rules out what needs more
     assert (error.exit_code, error.where, error.expected) == (2, host, "at most 0.00 GB, which is free there")
     found = str(error.found).splitlines()
     sizes = [float(line.split()[0]) for line in found[1:]]
