@@ -49,12 +49,37 @@ def find_routes(devices: DeviceSet, choice: TransportChoice, config: DevicesConf
     pairs = pairs_in_use(devices, choice)
     if devices.emulated:
         return tuple(declared_route(pair, config) for pair in pairs)
-    apart = [pair for pair in pairs if pair[0] != pair[1]]
+    facts = _measure(devices, pairs)
+    return tuple(choose_route(pair, facts) for pair in pairs)
+
+
+def doubt_peer(devices: DeviceSet, choice: TransportChoice, config: DevicesConfig) -> list[str]:
+    """Pairs that a run told to copy from device to device had better not copy between, with both speeds."""
+    pairs = [pair for pair in pairs_in_use(devices, choice) if pair[0] != pair[1]]
+    if choice.path != "peer" or not pairs:
+        return []
+    if devices.emulated:
+        routes = [declared_route(pair, config) for pair in pairs]
+        speeds = [(r.src, r.dst, r.peer_gb_per_s, r.pinned_gb_per_s) for r in routes]
+    else:
+        facts = _measure(devices, pairs)
+        edges = [edge for edge in (facts.edge(*pair, "peer") for pair in pairs) if edge is not None]
+        speeds = [(e.src, e.dst, e.gb_per_s, facts.staged_gb_per_s(e.src, e.dst)) for e in edges]
+    return [
+        f"peer copies from {src} to {dst} make {peer:.3g} GB/s, the way through pinned host memory "
+        f"{pinned:.3g} GB/s: transport=auto would take that"
+        for src, dst, peer, pinned in speeds
+        if peer is not None and pinned is not None and peer < pinned
+    ]
+
+
+def _measure(devices: DeviceSet, pairs: Sequence[Pair]) -> LinkFacts:
+    """The links that join those pairs of GPUs."""
     used = {device.name: device for device in devices.all}
     ends = CudaEnds(list(used.values()), probe_bytes)
-    facts = LinkProbe(ends, probe_bytes).measure_between(apart)
+    facts = LinkProbe(ends, probe_bytes).measure_between([pair for pair in pairs if pair[0] != pair[1]])
     torch.cuda.empty_cache()  # the buffers of the probe
-    return tuple(choose_route(pair, facts) for pair in pairs)
+    return facts
 
 
 def pairs_in_use(devices: DeviceSet, choice: TransportChoice) -> list[Pair]:

@@ -30,7 +30,7 @@ from dflash.contract.rundir import RunDir, utc_now
 from dflash.contract.steps import StepRange
 from dflash.contract.streams import write_line
 from dflash.kernels import describe_kernels, slow_kernels
-from dflash.routes import describe_routes
+from dflash.routes import describe_routes, doubt_peer
 from dflash.trace_window import EventTap, TraceWindow
 from dflash.trainer import StuckThreadsError, Trainer, TrainResult, prepare
 
@@ -148,7 +148,8 @@ class Session:
             say(f"transport: {line}")
         for place in trainer.memory.lacking():
             say(f"warning: by the memory plan this run does not fit into {place}; see `dflash-train plan`")
-        for trouble in slow_kernels(trainer.targets[0].spec):
+        doubts = doubt_peer(devices, choice, self.config.devices)
+        for trouble in [*slow_kernels(trainer.targets[0].spec), *doubts]:
             say(f"warning: {trouble}")
             trainer.probe.mark("warning", note=trouble)
         where = "logical devices, links emulated" if devices.emulated else "CUDA"

@@ -15,7 +15,14 @@ from dflash.contract.link_facts import LinkDevice, LinkEdge, LinkFacts, host
 from dflash.devices import open_devices
 from dflash.link_ends import LogicalEnds
 from dflash.link_probe import LinkProbe
-from dflash.routes import Route, choose_route, describe_routes, find_routes, pairs_in_use
+from dflash.routes import (
+    Route,
+    choose_route,
+    describe_routes,
+    doubt_peer,
+    find_routes,
+    pairs_in_use,
+)
 
 auto = TransportChoice(*presets["auto"], depth=2)
 
@@ -160,3 +167,20 @@ def test_only_what_joins_the_pairs_is_measured() -> None:
     assert isinstance(route, Route)
     assert route.peer_gb_per_s is not None
     assert route.pinned_gb_per_s is not None
+
+
+def test_peer_chosen_by_name_is_used_with_a_warning_where_it_is_slower() -> None:
+    """C033."""
+    config = load_config(
+        None, ["split=1-1", "transport=peer", "devices.link_gbps=1.9", "devices.pinned_gbps=23.6"]
+    )
+    devices, choice = open_devices(config), config.transport_choice
+    assert find_routes(devices, choice, config.devices) == ()
+    (warning,) = doubt_peer(devices, choice, config.devices)
+    assert "from logical:0 to logical:1 make 1.9 GB/s" in warning
+    assert "pinned host memory 11.8 GB/s" in warning
+    assert "transport=auto" in warning
+    assert doubt_peer(devices, choice, replace(config.devices, link_gbps=12.0)) == []
+    assert doubt_peer(devices, auto, config.devices) == []
+    together = open_devices(load_config(None, ["split=1-1", "devices.gpus=1"]))
+    assert doubt_peer(together, choice, config.devices) == []
