@@ -13,7 +13,7 @@ import torch
 
 from dflash.contract.events import silent
 from dflash.transport.cuda_carrier import CudaCarrier
-from tests.stream_rig import Rig, item_of
+from tests.stream_rig import Rig, item_of, synchronize
 
 pytestmark = pytest.mark.gpu
 gib = 1 << 30
@@ -54,6 +54,7 @@ def test_two_hundred_gigabytes_pass_through_slabs_unchanged() -> None:
             [slab] = [b.slab for b in rig.transport._path._rings[0] if b.copied is item.ready]
             assert int(slab.view(torch.int32).sum(dtype=torch.int64)) == int(sent)
         sums.append((sent, receive_sum(rig)))
+    synchronize(rig.devices)  # the sums are on the stages' streams
     assert [n for n, (sent, received) in enumerate(sums) if int(sent) != int(received)] == []
     assert rig.mismatches() == 0
 
@@ -67,7 +68,9 @@ def test_pageable_states_are_whole_when_they_can_be_taken() -> None:
         [item] = rig.transport._queues.of(0)._items
         assert item.taps.device.type == "cpu"
         assert int(item.taps.sum(dtype=torch.int64)) == int(sent)
-        assert int(receive_sum(rig)) == int(sent)
+        received = receive_sum(rig)
+        synchronize(rig.devices)
+        assert int(received) == int(sent)
     assert rig.mismatches() == 0
 
 
