@@ -7,7 +7,8 @@ against_specforge.py); without --site the naive pipeline is left out. With one G
 that a copy is only made where a path asks for one. Settings: big (a document of 8192 tokens a batch), small
 (2048), mixed (100 to 4000 tokens, budget 8192). The naive pipeline runs first and last in `big`, which shows
 drift. `efficiency` is against what the stages reach alone, measured before and after; `exposed_copy_share`
-is the share of time in which a stage stood still for a copy. `--tiny` runs on the CPU, for trying this page.
+is the share of time in which stages stood still for copies, all stages together. `--tiny` runs on the CPU,
+for trying this page.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ def measure(choice: argparse.Namespace) -> list[dict[str, Any]]:
             split, changes = runs[run]
             changes = [*changes, *([] if run == "colocated" else [f"devices.gpus={choice.gpus}"])]
             split = split.format(gpus=choice.gpus)
-            keep(run_ours(run, setting, choice.batches, split, [*changes, *choice.changes]))
+            keep(
+                run_ours(
+                    run, setting, setting.batches_for(choice.batches), split, [*changes, *choice.changes]
+                )
+            )
         if naive and name == "big":
             for row in run_naive(setting, choice):
                 keep(row)
@@ -86,7 +91,10 @@ def run_naive(setting: Setting, choice: argparse.Namespace) -> list[dict[str, An
         )
         pipeline = NaivePipeline(case, places[0], liger=cuda)
         ways = ("peer", "host") if choice.gpus > 1 else ("within", "host")
-        return [{"setting": setting.name, **pipeline.run(way, choice.batches)} for way in ways]
+        return [
+            {"setting": setting.name, **pipeline.run(way, setting.batches_for(choice.batches))}
+            for way in ways
+        ]
 
 
 def print_row(row: dict[str, Any]) -> None:
@@ -112,7 +120,7 @@ def main() -> int:
     parser.add_argument("--settings", nargs="+", choices=("big", "small", "mixed"), default=["big"])
     default_runs = ["peer", "pinned", "shared", "host", "colocated", "lockstep"]
     parser.add_argument("--runs", nargs="+", choices=tuple(runs), default=default_runs)
-    parser.add_argument("--batches", type=int, default=24)
+    parser.add_argument("--batches", type=int, default=24, help="of a run in `big`; others take as long")
     parser.add_argument("--layers", type=int, default=36, help="of the target")
     parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", dest="changes")
     parser.add_argument("--tiny", action="store_true")

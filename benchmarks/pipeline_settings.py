@@ -27,8 +27,13 @@ class Setting:
     budget: int
     anchors: int  # of each document, at most
     layers: int  # of the target
+    largest_budget: int  # of all settings
     base: str = "qwen3-8b"  # the shape whose widths target and drafter have
     drafter_layers: int = 5
+
+    def batches_for(self, big_batches: int) -> int:
+        """Batches that take about as long as so many of `big`; twice that where windows are longer."""
+        return big_batches * self.largest_budget // self.budget * (1 if self.uniform else 2)
 
     @property
     def uniform(self) -> bool:
@@ -65,6 +70,7 @@ def settings(layers: int, *, tiny: bool) -> dict[str, Setting]:
             shortest=shortest,
             longest=longest,
             budget=budget,
+            largest_budget=lengths["big"][2],
             **{"anchors": 512 if name == "big" else 128, **own},  # type: ignore[arg-type]
         )
         for name, (shortest, longest, budget) in lengths.items()

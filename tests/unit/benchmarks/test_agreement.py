@@ -23,7 +23,13 @@ def test_equal_rounding_is_the_same() -> None:
 
 
 def test_rounding_far_more_than_the_other_is_not() -> None:
-    assert not same(outcome(0, 1), outcome(0.04, 2), outcome(0.01, 3))
+    assert not same(outcome(0, 1), outcome(0.05, 2), outcome(0.01, 3))
+    assert not same(outcome(0, 1), outcome(0.01, 2), outcome(0.05, 3))
+
+
+def test_in_float32_a_small_difference_is_no_rounding() -> None:
+    assert same(outcome(0, 1), outcome(0, 1), outcome(1e-6, 3))
+    assert not same(outcome(0, 1), outcome(0, 1), outcome(0.01, 3))
 
 
 def test_another_function_is_not_the_same_whoever_computes_it() -> None:
