@@ -146,7 +146,7 @@ class Passage:
 def carry(choice: TransportChoice, devices: DeviceSet, config: DevicesConfig, load: Load) -> dict[str, Any]:
     """Send everything through one combination; what came of it."""
     started = time.monotonic()
-    passage = Passage(devices, open_transport(choice, devices, config, silent), load)
+    passage = Passage(devices, open_transport(choice, devices, config, silent, ways=mixed(devices)), load)
     threads = [passage.start(d, passage.send_all, i) for i, d in enumerate(devices.targets)]
     threads += [passage.start(d, passage.check_all, i) for i, d in enumerate(devices.drafters)]
     deadline = started + hang_s
@@ -174,9 +174,15 @@ def is_right(row: dict[str, Any]) -> bool:
     return row["wrong_words"] == row["missing"] == row["repeated"] == 0 and not row["errors"]
 
 
+def mixed(devices: DeviceSet) -> dict[tuple[str, str], str]:
+    """For path `auto`: every other pair straight, the others through the host."""
+    pairs = itertools.product(devices.targets, devices.drafters)
+    return {(t.name, d.name): ("peer", "pinned")[number % 2] for number, (t, d) in enumerate(pairs)}
+
+
 def combinations(devices: DeviceSet) -> list[TransportChoice]:
     """Queue × path × dispatch. A batch that stays where it was made has a queue of its own drafter."""
-    every = itertools.product(("pageable", "pinned", "peer"), ("shared", "per_drafter"), dispatches)
+    every = itertools.product(("pageable", "pinned", "peer", "auto"), ("shared", "per_drafter"), dispatches)
     even = len(devices.targets) % len(devices.drafters) == 0
     return [
         TransportChoice(queue, path, dispatch, depth=2)
