@@ -30,9 +30,22 @@ from dflash.trainer import prepare
 tolerance = 0.05
 documents = 96
 words_each = 9000  # more than any configuration keeps
-common = ["run.max_steps=3", "run.checkpoint_every=-1", "transport.depth=1", "drafter.block_size=16"]
+common = [
+    "run.max_steps=3",
+    "run.epochs=100",
+    "run.checkpoint_every=-1",
+    "transport.depth=1",
+    "drafter.block_size=16",
+    "drafter.layers=5",
+]
 eight = ["target.model=random:qwen3-8b", "drafter.taps=1,4,7,10,13", "split=colocated-1"]
-small = ["target.model=random:qwen3-1.7b", "split=1-1", "devices.gpus=1"]
+small = [
+    "target.model=random:qwen3-1.7b",
+    "drafter.tap_count=5",
+    "split=1-1",
+    "transport=peer",
+    "devices.gpus=1",
+]
 
 
 def _lengths(budget: int, length: int, anchors: int) -> list[str]:

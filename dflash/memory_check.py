@@ -19,7 +19,7 @@ from dflash.contract.activations import BatchShape, DrafterShape, TargetShape
 from dflash.contract.cgroup import MemoryCgroup
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DeviceError
-from dflash.contract.memory_plan import Facts, Ledger, Line, host, levers, plan_memory
+from dflash.contract.memory_plan import Facts, Ledger, Line, find_remedy, host, plan_memory
 from dflash.devices import Device, DeviceSet, open_devices
 from dflash.documents import Documents, load_documents
 from dflash.drafter import DrafterSpec
@@ -77,19 +77,15 @@ class MemoryPlan:
         )
 
     def _remedy(self) -> str:
-        """The first change that is enough, else the one that helps most, each alone."""
+        """Settings that are enough, or that none are."""
         worst = self.lacking()[0]
-        savings: list[tuple[int, str]] = []
-        for lever in levers(self.facts):
-            ledger = plan_memory(lever.facts)
-            if all(self._missing(ledger, place) <= 0 for place in ledger.places):
-                return f"set {lever.setting}: {gigabytes(ledger.needed_bytes(worst))} needed then"
-            saved = self.ledger.needed_bytes(worst) - ledger.needed_bytes(worst)
-            savings.append((saved, lever.setting))
-        saved, setting = max(savings)
+        found = find_remedy(
+            self.facts, lambda ledger: not any(self._missing(ledger, p) > 0 for p in ledger.places)
+        )
+        if found is not None:
+            return f"set {' and '.join(found)}, which trains the same"
         other = "more memory" if worst == host else "more GPUs to spread the roles over"
-        helps = f"; {setting} helps most, by {gigabytes(saved)}" if saved > 0 else ""
-        return f"no single setting is enough{helps}; it takes {other}, or a smaller target"
+        return f"no settings are enough: it takes {other}, or a smaller target"
 
     def to_json(self) -> dict[str, Any]:
         """For run.json and `plan --json`."""
@@ -147,7 +143,9 @@ def make_plan(
         compiled_drafter=takes_tiles(config.drafter, drafter, "cuda" if cuda else "cpu"),
         checkpointing=config.drafter.checkpointing == "layers",
         chunk_blocks=config.objective.chunk_blocks,
-        slab_tokens=min(config.pipeline.token_budget, int(documents.lengths.sum())),
+        token_budget=config.pipeline.token_budget,
+        longest=config.data.max_length,
+        data_tokens=documents.tokens,
         prefetch_depth=config.pipeline.prefetch_depth,
         checkpoints=config.run.checkpoint_every >= 0,
     )

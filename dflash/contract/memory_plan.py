@@ -14,7 +14,7 @@ a forward and backward.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,6 +38,7 @@ workspace_bytes = 32 << 20
 # context is there: `outside_allocator_bytes` of benchmarks/memory_plan.py says what it came to.
 late_code_bytes = 256 << 20
 send_buffers = 2  # of a target: one that is written, one on its way
+fewest_chunk_blocks = 32  # to ask for; fewer make products too small for a GPU
 states_in_training = 2  # of a drafter: a batch is let go once the next one is enqueued
 
 
@@ -56,7 +57,9 @@ class Facts:
     compiled_drafter: bool
     checkpointing: bool
     chunk_blocks: int
-    slab_tokens: int  # a slab of pinned memory is made for so many
+    token_budget: int
+    longest: int  # documents are cut there, so no budget may be smaller
+    data_tokens: int  # of all documents
     prefetch_depth: int
     checkpoints: bool  # some are written
 
@@ -251,7 +254,7 @@ def _in_flight_lines(facts: Facts) -> Iterator[Line]:
         count = states_in_training + (0 if choice.path == "pageable" else _waiting(facts, index))
         why = f"{count} {each}: in training, queued, and before a full queue"
         yield Line(place, "received states", count * item, why, "drafter", index, passing=True)
-    slab = facts.slab_tokens * facts.token_bytes
+    slab = min(facts.token_budget, facts.data_tokens) * facts.token_bytes
     why = f"{slabs} of {slab / 1e6:.0f} MB" + ", should that way be chosen" * (choice.path == "auto")
     yield Line(host, "slabs of pinned memory", slabs * slab, why, passing=True)
     if choice.path == "pageable":
@@ -336,7 +339,7 @@ def _slack_lines(lines: list[Line]) -> Iterator[Line]:
 
 @dataclass(frozen=True, slots=True)
 class Lever:
-    """A change of the configuration that needs less memory."""
+    """A change of the configuration that needs less memory and trains the same."""
 
     setting: str
     facts: Facts
@@ -344,13 +347,31 @@ class Lever:
 
 def levers(facts: Facts) -> Iterator[Lever]:
     """What could be changed, the cheapest for throughput first."""
-    if facts.chunk_blocks == 0 or facts.chunk_blocks > 32:
-        yield Lever("objective.chunk_blocks=32", replace(facts, chunk_blocks=32))
+    if facts.chunk_blocks == 0 or facts.chunk_blocks > fewest_chunk_blocks:
+        yield Lever(
+            f"objective.chunk_blocks={fewest_chunk_blocks}", replace(facts, chunk_blocks=fewest_chunk_blocks)
+        )
     if facts.transport.depth > 1:
-        shallow = replace(facts.transport, depth=1)
-        yield Lever("transport.depth=1", replace(facts, transport=shallow))
+        yield Lever("transport.depth=1", replace(facts, transport=replace(facts.transport, depth=1)))
     if facts.transport.path == "pageable":
         yield Lever("transport.path=peer", replace(facts, transport=replace(facts.transport, path="peer")))
     if not facts.checkpointing:
         yield Lever("drafter.checkpointing=layers", replace(facts, checkpointing=True))
-    yield Lever("half the pipeline.token_budget", replace(facts, batch=facts.batch.halved()))
+    half = facts.token_budget // 2
+    if half >= facts.longest:
+        smaller = replace(facts, token_budget=half, batch=facts.batch.halved())
+        yield Lever(f"pipeline.token_budget={half}", smaller)
+
+
+def find_remedy(facts: Facts, fits: Callable[[Ledger], bool]) -> tuple[str, ...] | None:
+    """The settings that make a plan fit: one if one is enough, else the cheapest few; None if none do."""
+    for lever in levers(facts):
+        if fits(plan_memory(lever.facts)):
+            return (lever.setting,)
+    chosen: dict[str, str] = {}  # by knob: the budget may be halved again and again
+    while (cheapest := next(levers(facts), None)) is not None:
+        chosen[cheapest.setting.partition("=")[0]] = cheapest.setting
+        facts = cheapest.facts
+        if fits(plan_memory(facts)):
+            return tuple(chosen.values())
+    return None

@@ -110,7 +110,7 @@ def test_the_remedy_names_the_first_setting_that_is_enough() -> None:
     plan = MemoryPlan(facts, plan_memory(facts), {host: small})
     with pytest.raises(DeviceError) as caught:
         plan.check()
-    assert str(caught.value.remedy).startswith("set objective.chunk_blocks=32: ")
+    assert caught.value.remedy == "set objective.chunk_blocks=32, which trains the same"
 
 
 def test_a_place_that_does_not_say_what_is_free_is_not_refused() -> None:

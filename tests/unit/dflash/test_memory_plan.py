@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from dflash.contract.memory_plan import (
     Facts,
     Ledger,
     code_name,
+    find_remedy,
     host,
     levers,
     plan_memory,
@@ -59,7 +61,9 @@ facts = Facts(
     compiled_drafter=True,
     checkpointing=False,
     chunk_blocks=16,
-    slab_tokens=200,
+    token_budget=200,
+    longest=100,
+    data_tokens=5000,
     prefetch_depth=4,
     checkpoints=True,
 )
@@ -146,8 +150,8 @@ def test_the_host_holds_what_passes_through_it() -> None:
     pageable = TransportChoice("shared", "pageable", "round_robin", 60)
     # A queue as deep as that outweighs loading.
     assert sizes(plan_memory(replace(facts, transport=pageable)), host)["queued states"] == 62 * item
-    pinned = replace(facts, transport=replace(peer, path="pinned"), slab_tokens=100_000)
-    assert sizes(plan_memory(pinned), host)["slabs of pinned memory"] == 2 * 100_000 * 3 * 64 * 2
+    pinned = replace(facts, transport=replace(peer, path="pinned"), token_budget=100_000)
+    assert sizes(plan_memory(pinned), host)["slabs of pinned memory"] == 2 * 5000 * 3 * 64 * 2
     assert "slabs of pinned memory" not in sizes(plan_memory(facts), host)
 
 
@@ -199,9 +203,27 @@ def test_every_lever_needs_less() -> None:
         "objective.chunk_blocks=32",
         "transport.depth=1",
         "drafter.checkpointing=layers",
-        "half the pipeline.token_budget",
+        "pipeline.token_budget=100",
     ]
     assert all(size < needed for size in found.values())
+
+
+def test_one_setting_is_named_where_one_is_enough_and_the_cheapest_few_where_not() -> None:
+    roomy = replace(facts, chunk_blocks=0, token_budget=800)
+
+    def limit(size: int) -> Callable[[Ledger], bool]:
+        return lambda ledger: ledger.needed_bytes("cuda:1") <= size
+
+    single = {lever.setting: plan_memory(lever.facts).needed_bytes("cuda:1") for lever in levers(roomy)}
+    assert find_remedy(roomy, limit(max(single.values()))) in {(setting,) for setting in single}
+    found = find_remedy(roomy, limit(min(single.values()) - 1))
+    assert found is not None
+    assert found[:2] == ("objective.chunk_blocks=32", "transport.depth=1")
+    assert find_remedy(roomy, limit(0)) is None
+
+
+def test_a_budget_is_not_halved_below_the_longest_document() -> None:
+    assert all("budget" not in lever.setting for lever in levers(replace(facts, longest=101)))
 
 
 def test_chunks_bound_the_logits() -> None:
