@@ -134,11 +134,9 @@ def guard_traces() -> None:
 class Compiled(Generic[P, R]):
     """A function compiled on its first call; see `compiled`."""
 
-    def __init__(self, function: Callable[P, R], *, dynamic: bool | None, fullgraph: bool) -> None:
+    def __init__(self, function: Callable[P, R], *, dynamic: bool | None) -> None:
         self._plain = function
-        self._run = torch.compile(
-            _with_own_cache(function), dynamic=dynamic, fullgraph=fullgraph, backend=backend
-        )
+        self._run = torch.compile(_with_own_cache(function), dynamic=dynamic, fullgraph=True, backend=backend)
         self._giving_up = threading.Lock()
         self.failure: str | None = None  # why it runs as it stands
 
@@ -177,17 +175,14 @@ class Compiled(Generic[P, R]):
                 warnings.warn(text, CompilationWarning, stacklevel=3)
 
 
-def compiled(
-    function: Callable[P, R], *, dynamic: bool | None = True, fullgraph: bool = True
-) -> Compiled[P, R]:
+def compiled(function: Callable[P, R], *, dynamic: bool | None = True) -> Compiled[P, R]:
     """`function` as a compiled callable that any thread may call. It must have no effects but its result.
 
-    Each one has compiled graphs of its own, so that the limit on recompilations (torch's, 8) counts it alone.
-    With `dynamic`, sizes may change without another compilation; None: those that were marked. Without
-    `fullgraph`, what cannot be compiled runs between compiled parts. Raises DFlashError when a foreign trace
-    keeps it from running.
+    It is compiled as a whole or not at all. Each one has compiled graphs of its own, so that the limit on
+    recompilations (torch's, 8) counts it alone. With `dynamic`, sizes may change without another compilation;
+    None: those that were marked. Raises DFlashError when a foreign trace keeps it from running.
     """
-    return Compiled(function, dynamic=dynamic, fullgraph=fullgraph)
+    return Compiled(function, dynamic=dynamic)
 
 
 def warm_up(calls: Iterable[tuple[Device, Callable[[], object]]]) -> float:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dflash.compiling import Compiled, compiled
 
-recurrent_kinds = ("linear_attention",)  # their kernels are called from Python that Dynamo does not look into
+recurrent_kinds = ("linear_attention",)
 
 
 def cut(body: nn.Module, layers: int) -> None:
@@ -42,18 +42,21 @@ def copy_to(body: nn.Module, device: torch.device) -> nn.Module:
 def compile_layers(body: nn.Module) -> list[Compiled[Any, Any]]:
     """Let the layers run compiled, with one function and so one graph for all of a kind.
 
-    Only their `forward` is compiled: hooks of a layer are called around it, as ever.
+    Only `forward` is compiled: hooks of a layer are called around it, as ever. Of recurrent layers it is the
+    MLP alone, as their loops over a row would become another graph for every length.
     """
     functions: dict[str, Compiled[Any, Any]] = {}
     layers = cast(nn.ModuleList, body.layers)
     kinds = getattr(body.config, "layer_types", None) or [type(layer).__name__ for layer in layers]
     for kind, layer in zip(kinds, layers, strict=True):
-        if kind not in functions:
-            functions[kind] = compiled(_run_layer, fullgraph=kind not in recurrent_kinds)
-        layer.forward = partial(functions[kind], layer)
+        part = getattr(layer, "mlp", None) if kind in recurrent_kinds else layer
+        if isinstance(part, nn.Module):
+            if kind not in functions:
+                functions[kind] = compiled(_run)
+            part.forward = partial(functions[kind], part)
     return list(functions.values())
 
 
-def _run_layer(layer: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    """The layer's own forward, past the one that `compile_layers` gave it."""
-    return type(layer).forward(layer, *args, **kwargs)
+def _run(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    """The module's own forward, past the one that `compile_layers` gave it."""
+    return type(module).forward(module, *args, **kwargs)

@@ -1,5 +1,6 @@
 import random
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -97,21 +98,38 @@ def test_each_target_has_graphs_of_its_own(graphs, make_batch):
         assert len(graphs) == count
 
 
-def test_each_kind_of_layer_has_its_function(graphs):
-    class Body(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layers = nn.ModuleList([nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)])
-            self.config = load_target(varlen).body.config
-            self.config.layer_types = ["linear_attention", "full_attention", "linear_attention"]
+class Mixed(nn.Module):
+    """A decoder with layers of two kinds."""
 
-    body = Body()
-    functions = compile_layers(body)
-    assert len(functions) == 2
-    assert body.layers[0].forward.func is body.layers[2].forward.func is functions[0]
-    x = torch.randn(3, 2)
-    expected = body.layers[2].weight @ x.T
-    torch.testing.assert_close(body.layers[2](x), expected.T + body.layers[2].bias)
+    def __init__(self):
+        super().__init__()
+        self.config = SimpleNamespace(layer_types=["linear_attention", "full_attention"] * 2)
+        self.layers = nn.ModuleList([Recurrent() if i % 2 == 0 else nn.Linear(2, 2) for i in range(4)])
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return x
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.mlp = nn.Linear(2, 2)
+
+    def forward(self, x):
+        return self.mlp(torch.from_numpy(x.detach().numpy()).cumsum(0))  # what no compiler looks into
+
+
+def test_each_kind_of_layer_is_compiled_once_and_of_recurrent_ones_the_mlp(graphs):
+    body, x = Mixed(), torch.randn(3, 2)
+    with torch.no_grad():
+        expected = body(x)
+        functions = compile_layers(body)
+        torch.testing.assert_close(body(x), expected)
+        body(torch.randn(5, 2))
+    assert len(functions) == len(graphs) == 2
+    assert [function.failure for function in functions] == [None, None]
 
 
 def test_a_compiler_that_fails_leaves_the_target_right_and_says_so(plain, monkeypatch, make_batch):
