@@ -1,6 +1,6 @@
 """Ten thousand batches of known bits through every transport, and not one of them may differ.
 
-    python benchmarks/checksums.py [--out FILE.json] [--batches 10000] [--split 1-1] [--gpus N] [--logical]
+    python benchmarks/checksums.py [--out FILE.json] [--batches 10000] [--split 1-1] [--jobs 4]
 Items of 64 kB to 4 MB in mixed order, each full of words that follow from its batch id, go through every
 combination of path, queue and dispatch; the drafter's device compares every word with what it must be, on the
 stream that received it and without waiting for it. Targets and drafters run as the trainer's stages do: one
@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import argparse
 import itertools
+import multiprocessing
 import random
 import sys
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -180,10 +182,10 @@ def mixed(devices: DeviceSet) -> dict[tuple[str, str], str]:
     return {(t.name, d.name): ("peer", "pinned")[number % 2] for number, (t, d) in enumerate(pairs)}
 
 
-def combinations(devices: DeviceSet) -> list[TransportChoice]:
-    """Queue × path × dispatch. A batch that stays where it was made has a queue of its own drafter."""
+def combinations(split: Split) -> list[TransportChoice]:
+    """Queue × path × dispatch; `local` only where each target has a drafter, with a queue of its own."""
     every = itertools.product(("pageable", "pinned", "peer", "auto"), ("shared", "per_drafter"), dispatches)
-    even = len(devices.targets) % len(devices.drafters) == 0
+    even = split.targets % split.drafters == 0
     return [
         TransportChoice(queue, path, dispatch, depth=2)
         for path, queue, dispatch in every
@@ -200,6 +202,29 @@ def open_places(split: str, config: DevicesConfig) -> DeviceSet:
     return DeviceSet(devices[: roles.targets], devices[roles.targets :])
 
 
+def carry_choice(arguments: argparse.Namespace, choice: TransportChoice) -> dict[str, Any]:
+    """One combination in a process that may be its own."""
+    config = DevicesConfig(
+        kind="logical" if arguments.logical else "cuda",
+        gpus=arguments.gpus,
+        link_gbps=50,
+        pinned_gbps=50,
+        pageable_gbps=50,
+        link_latency_us=0,
+    )
+    sizes = (smallest_logical, largest_logical) if arguments.logical else (smallest, largest)
+    return carry(choice, open_places(arguments.split, config), config, Load(arguments.batches, *sizes))
+
+
+def print_row(row: dict[str, Any]) -> None:
+    """One line."""
+    print(
+        f"{'right' if is_right(row) else 'WRONG'}  {row['batches']:6} batches {row['megabytes']:8.0f} MB "
+        f"{row['seconds']:6.1f} s  {row['transport']}  {'; '.join(row['errors'])}",
+        flush=True,
+    )
+
+
 def parse_arguments() -> argparse.Namespace:
     """See the module's text."""
     form = argparse.RawDescriptionHelpFormatter
@@ -209,50 +234,26 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--split", default="1-1", help="targets and drafters, 2-2 say")
     parser.add_argument("--gpus", type=int, default=0, help="devices that the roles share; 0: none")
     parser.add_argument("--logical", action="store_true", help="CPU threads instead of GPUs")
+    parser.add_argument("--jobs", type=int, default=1, help="combinations at once, each in its own process")
     return parser.parse_args()
 
 
 def main() -> int:
     """Carry everything through every combination, print a table, write the result file."""
     arguments = parse_arguments()
-    logical = arguments.logical
-    config = DevicesConfig(
-        kind="logical" if logical else "cuda",
-        gpus=arguments.gpus,
-        link_gbps=50,
-        pinned_gbps=50,
-        pageable_gbps=50,
-        link_latency_us=0,
-    )
-    sizes = (smallest_logical, largest_logical) if logical else (smallest, largest)
-    devices, load = open_places(arguments.split, config), Load(arguments.batches, *sizes)
-    rows = []
-    for choice in combinations(devices):
-        rows.append(row := carry(choice, devices, config, load))
-        verdict = "right" if is_right(row) else "WRONG"
-        print(
-            f"{verdict}  {row['batches']:6} batches {row['megabytes']:8.0f} MB {row['seconds']:6.1f} s  "
-            f"{row['transport']}  {'; '.join(row['errors'])}",
-            flush=True,
-        )
-        if "hangs" in row["errors"]:
-            break
+    spawn, rows = multiprocessing.get_context("spawn"), []
+    with ProcessPoolExecutor(arguments.jobs, mp_context=spawn) as pool:
+        choices = combinations(Split.parse(arguments.split))
+        for row in pool.map(carry_choice, itertools.repeat(arguments), choices):
+            rows.append(row)
+            print_row(row)
     right = all(is_right(row) for row in rows)
     total = sum(row["batches"] for row in rows)
     wrong = sum(row["wrong_words"] or 0 for row in rows)
     verdict = "right" if right else "WRONG"
     print(f"{verdict}: {total} batches through {len(rows)} transports, {wrong} words wrong")
-    write_result(
-        arguments.out,
-        "checksums",
-        {
-            "split": arguments.split,
-            "devices": [device.name for device in devices.all],
-            "right": right,
-            "batches": total,
-            "transports": rows,
-        },
-    )
+    names = {"split": arguments.split, "gpus_shared": arguments.gpus, "logical": arguments.logical}
+    write_result(arguments.out, "checksums", {**names, "right": right, "batches": total, "transports": rows})
     return 0 if right else 1
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.checksums import Load, carry, combinations, is_right, largest_logical, open_places
 from dflash.channel import Channel
-from dflash.contract.config import DevicesConfig, TransportChoice
+from dflash.contract.config import DevicesConfig, Split, TransportChoice
 from dflash.transport.carrier import LogicalCarrier
 
 fast = DevicesConfig(kind="logical", link_gbps=50, pinned_gbps=50, pageable_gbps=50, link_latency_us=0)
@@ -22,7 +22,7 @@ peer = TransportChoice("per_drafter", "peer", "round_robin", 2)
 def test_thousands_of_batches_arrive_once_and_whole_through_every_transport(config: DevicesConfig) -> None:
     """C039, C041, C044 without a GPU: 6,000 batches a case."""
     devices = open_places("2-2", config)
-    choices = combinations(devices)
+    choices = combinations(Split.parse("2-2"))
     assert len(choices) >= 12
     rows = [carry(choice, devices, config, Load(400, 256, largest_logical)) for choice in choices]
     assert [row for row in rows if not is_right(row)] == []
