@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from dflash.attention import View
 from dflash.compiling import compiled
+from dflash.contract.errors import DFlashError
 from dflash.drafter import Drafter, Layer, RMSNorm, Rotation, without_states
 from dflash.tiles import tile
 
@@ -60,10 +61,29 @@ def _fuse(drafter: Drafter, features: Tensor) -> Tensor:
 
 
 def _run(layer: Layer, x: Tensor, context: Tensor, tables: tuple[Tensor, ...], view: View) -> Tensor:
+    if _on_gpu(x) and not torch.compiler.is_compiling():
+        _refuse(layer, x, context)
     context_cos, context_sin, block_cos, block_sin = (table.flatten(0, 1) for table in tables)
     rotations = (context_cos, context_sin), (block_cos, block_sin)
     out: Tensor = layer(x.flatten(0, 1), context.flatten(0, 1), rotations, view)
     return out.view(-1, tile, *out.shape[1:])
+
+
+def _on_gpu(x: Tensor) -> bool:
+    return x.is_cuda
+
+
+def _refuse(layer: Layer, x: Tensor, context: Tensor) -> None:
+    """The compiler failed, as its warning has said: as they stand, layers would keep every score."""
+    queries, keys = x.shape[0] * tile, (x.shape[0] + context.shape[0]) * tile
+    heads = layer.self_attn.q_proj.out_features // layer.self_attn.q_norm.weight.numel()
+    scores_gb = heads * queries * keys * 4 / 1e9
+    raise DFlashError(
+        "the drafter's attention could not be compiled, and uncompiled it fills the memory with scores",
+        where="drafter.attention",
+        found=f"{queries} queries and {keys} keys: {scores_gb:.3g} GB a layer",
+        remedy="set drafter.attention=sdpa, or cure what the compiler's warning names",
+    )
 
 
 def _close(norm: RMSNorm, x: Tensor) -> Tensor:
