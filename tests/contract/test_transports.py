@@ -329,6 +329,7 @@ def check_time(haul: Haul, choice: TransportChoice) -> None:
 
 @every_combination
 def test_every_batch_arrives_once_whole_in_order_and_at_home(open_set, choice: TransportChoice) -> None:
+    """C039, C041, C044 on logical devices, and on GPUs."""
     for split, count in (("2-2", 120), ("3-1", 60), ("1-3", 60)):
         haul = ship(choice, open_set(split), count)
         check_books(haul, choice, count)

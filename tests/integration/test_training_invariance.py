@@ -65,6 +65,7 @@ def assert_same_update(result: TrainResult, reference: TrainResult) -> None:
 @pytest.mark.parametrize("split", ["2-1", "1-2", "2-2"])
 @pytest.mark.parametrize("preset", ["host", "shared", "pinned", "peer", "auto"])
 def test_splits_and_transports_give_the_same_update(split: str, preset: str, reference: TrainResult) -> None:
+    """C110: what two drafters come to is what one does."""
     assert_same_update(train(f"split={split}", f"transport={preset}"), reference)
 
 

@@ -250,12 +250,14 @@ def cycle(seed: int) -> None:
 
 
 def test_500_starts_and_stops_lose_nothing_and_hang_nowhere() -> None:
+    """C111."""
     for seed in range(500):
         cycle(seed)
 
 
 @pytest.mark.parametrize("fill", [0, 2])
 def test_a_consumer_that_dies_ends_its_producers(fill: int) -> None:
+    """C112."""
     channel: Channel[int] = Channel("q", 2)
     channel.add_writer()
     ends: list[BaseException] = []

@@ -62,6 +62,7 @@ def run_in_thread(watch: CompileWatch, probe: Probe, lengths: list[int], *, dyna
 
 
 def test_every_new_shape_is_a_recompile_of_its_stage(watch: CompileWatch, rows: Rows) -> None:
+    """C117."""
     probe = Probe(rows, "target", 1, "logical:1")
     run_in_thread(watch, probe, [*range(2, 32), *range(2, 32)], dynamic=False)
     spans = [row for row in rows if row["kind"] == "span"]

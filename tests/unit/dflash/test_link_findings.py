@@ -66,6 +66,7 @@ def probe(data_dir: Path, name: str) -> tuple[dict[str, Any], list[LinkEdge]]:
 
 
 def test_corrupt_peer_copies_are_named_with_the_usual_cause(data_dir: Path) -> None:
+    """C032."""
     case, edges = probe(data_dir, "c032_probe_claims_yes_data_wrong.json")
     facts = judge_links(machine([*edges, *host_edges(4)], [0, 0, 1, 1], iommu=True))
     assert len(facts.corrupt) == 12
@@ -78,6 +79,7 @@ def test_corrupt_peer_copies_are_named_with_the_usual_cause(data_dir: Path) -> N
 
 
 def test_a_peer_path_slower_than_the_host_is_named_with_both_speeds(data_dir: Path) -> None:
+    """C033."""
     _, edges = probe(data_dir, "c033_probe_slow_p2p.json")
     facts = judge_links(machine([*edges, *host_edges(2, gb_per_s=23.6)], [0, 0]))
     assert [f for f in facts.findings if "cuda:0 to cuda:1" in f] == [
@@ -87,6 +89,7 @@ def test_a_peer_path_slower_than_the_host_is_named_with_both_speeds(data_dir: Pa
 
 
 def test_islands_are_named_with_what_they_mean_for_a_split(data_dir: Path) -> None:
+    """C036."""
     case, edges = probe(data_dir, "c036_probe_partial_matrix.json")
     facts = judge_links(machine([*edges, *host_edges(8)], [0] * 8))
     [finding] = facts.findings
@@ -118,6 +121,7 @@ def uneven(buffer: int | None, nodes: list[int | None], **facts: Any) -> list[st
 
 
 def test_a_buffer_on_the_far_socket_is_named_numa_with_both_nodes() -> None:
+    """C048."""
     [finding] = uneven(0, [0, 1])
     assert "2.9 times: cuda:0 (NUMA node 0) 330 GB/s, cuda:1 (NUMA node 1) 115 GB/s" in finding
     assert "NUMA: the buffer lies on node 0, across the sockets from cuda:1" in finding
@@ -141,6 +145,7 @@ def test_a_buffer_on_the_far_socket_is_named_numa_with_both_nodes() -> None:
 def test_numa_is_not_blamed_where_it_cannot_be_the_cause_or_is_unknown(
     buffer: int | None, nodes: list[int | None], numa_nodes: tuple[int, ...] | None, told: str
 ) -> None:
+    """C048."""
     [finding] = uneven(buffer, nodes, numa_nodes=numa_nodes)
     assert told in finding
     assert "NUMA: the buffer" not in finding

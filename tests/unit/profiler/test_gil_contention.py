@@ -118,6 +118,7 @@ def test_drafters_that_wait_for_it_while_targets_limit_cost_nothing(tmp_path: Pa
     [({"ready": 0.6}, "wait for a CPU"), ({"cpu": 0.8}, "side by side")],
 )
 def test_what_else_explains_the_waits_rejects_it(tmp_path: Path, facts: dict[str, Any], words: str) -> None:
+    """C116."""
     finding = gil_of(diagnosed(tmp_path, everywhere(0.35), **facts))
     assert finding.verdict == "rejected"
     assert words in finding.summary

@@ -42,6 +42,7 @@ def look(path: Path) -> tuple[Timeline, Diagnosis, Finding]:
 
 @pytest.mark.parametrize("part", [0.2, 0.5, 0.9])
 def test_compiling_again_and_again_is_the_cause(tmp_path: Path, part: float) -> None:
+    """C117."""
     path = play(tmp_path / "run", targets=1, windows=40)
     compile_inside(path, part=part, first=0, last=10**6)
     timeline, diagnosis, finding = look(path)
@@ -57,6 +58,7 @@ def test_compiling_again_and_again_is_the_cause(tmp_path: Path, part: float) -> 
 
 
 def test_compiling_in_the_first_steps_is_warm_up(tmp_path: Path) -> None:
+    """C117."""
     path = play(tmp_path / "run", targets=1, windows=40)
     compile_inside(path, part=0.9, first=0, last=8)  # of 240 forwards; warm-up is the first 12
     _, diagnosis, finding = look(path)

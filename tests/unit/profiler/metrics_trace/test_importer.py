@@ -52,6 +52,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 @pytest.mark.parametrize("name", sorted(set(labels) - {"s10"}))
 def test_the_labelled_cause_is_named_first_and_no_forbidden_one(imported: Any, name: str) -> None:
+    """C116 among others: s03 is the GIL, s02 must not be called so."""
     label = labels[name]
     diagnosis: Diagnosis = imported(name)[2]
     assert diagnosis.primary is not None
