@@ -58,6 +58,7 @@ def test_pairs_that_the_run_copies_between_are_tried_both_ways(
 
 def test_a_corrupting_pair_is_named_with_the_damage() -> None:
     """C032."""
+
     def crossing(pattern: Tensor, source: torch.device, destination: torch.device) -> Tensor:
         arrived = pattern.clone()
         if (source.index, destination.index) == (2, 0):
