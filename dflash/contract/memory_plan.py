@@ -144,7 +144,10 @@ def _whose(lines: list[Line]) -> str:
         return first.name
     if len(lines) == 1:
         return f"{first.role} {first.index}: {first.name}"
-    return f"{first.role}s {', '.join(str(line.index) for line in lines)}: {first.name}"
+    numbers = [line.index for line in lines]
+    in_a_row = len(numbers) > 2 and numbers == list(range(numbers[0], numbers[-1] + 1))
+    which = f"{numbers[0]} to {numbers[-1]}" if in_a_row else ", ".join(map(str, numbers))
+    return f"{first.role}s {which}: {first.name}"
 
 
 slack_name, code_name = "allocator slack", "CUDA code loaded later"

@@ -81,7 +81,7 @@ def test_a_plan_is_told_and_a_run_that_cannot_fit_is_refused(
     assert result.returncode == 2, result.stderr
     assert "does not fit into that of host" in result.stderr
     (run_directory,) = (tmp_path / "runs").iterdir()
-    assert "94, 95: weights" in json.loads((run_directory / "run.json").read_text())["reason"]
+    assert "drafters 0 to 95: weights" in json.loads((run_directory / "run.json").read_text())["reason"]
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,7 @@ def test_weights_are_counted_without_being_loaded() -> None:
     plan, trainer = plan_run(config), prepare(config)
     body = sum(parameter.numel() for parameter in trainer.targets[0]._body.parameters())
     assert plan.facts.target.body_parameters == body
+    assert plan.facts.several_batches  # a window of the embedded configuration is more than its budget
     drafter = sum(parameter.numel() for parameter in trainer.group.leader.parameters)
     assert plan.facts.drafter.parameters == drafter
 
