@@ -40,6 +40,37 @@ def drafter_step(document: Document) -> Table:
     return head, [_step_cells(row["case"], row) for row in document["rows"]]
 
 
+def target_forward(document: Document) -> Table:
+    """Target forwards by case and contender."""
+    head = [
+        "shape",
+        "case",
+        "",
+        "layers",
+        "ms",
+        "tokens/s",
+        "times plain",
+        "all layers: tokens/s",
+        "GB beside weights",
+    ]
+    rows = [
+        [
+            row["shape"],
+            row["case"],
+            row["name"],
+            row["layers"],
+            row["forward_ms"],
+            row["tokens_per_s"],
+            row["times_as_fast"],
+            row["whole_tokens_per_s"],
+            row["peak_gb_beside_weights"],
+        ]
+        for row in document["rows"]
+    ]
+    skipped = document.get("skipped", {})
+    return head, rows + [["", case, reason, *[None] * 6] for case, reason in skipped.items()]
+
+
 def _step_cells(name: str, row: Document) -> list[Any]:
     keys = ("step_ms", "train_ms", "complete_ms", "context_tokens_per_s", "model_tflop_per_s", "peak_gb")
     return [name, *(row[key] for key in keys)]
@@ -246,6 +277,7 @@ def profiler_overhead(document: Document) -> Table:
 
 kinds: dict[str, Callable[[Document], Table]] = {
     "drafter_step": drafter_step,
+    "target_forward": target_forward,
     "against_specforge": duel,
     "against_speculators": duel,
     "pipeline": pipeline,

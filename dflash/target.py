@@ -123,7 +123,7 @@ class Target:
         self.kernel = f"varlen: {varlen_kernel(device.type)}" if self.varlen else loaded.attention
         self._masked = loaded.attention != "flash_attention_2"  # its kernel reads positions, not masks
         self._body = copy_to(loaded.body, device)
-        self._dtype = next(self._body.parameters()).dtype
+        self.dtype = next(self._body.parameters()).dtype
         self.compiled = compile_layers(self._body) if loaded.compile else []
         self._taps, self._buffer = len(loaded.taps), cast(_Buffer | None, None)
         layers = cast(nn.ModuleList, self._body.layers)
@@ -150,7 +150,7 @@ class Target:
             else:
                 inputs, slots = self._row_inputs(input_ids, positions, lengths, layout)
             taps = torch.empty(
-                len(input_ids), self._taps * self.spec.hidden, dtype=self._dtype, device=self.device
+                len(input_ids), self._taps * self.spec.hidden, dtype=self.dtype, device=self.device
             )
             buffer = self._buffer = _Buffer(taps, slots)
             try:
