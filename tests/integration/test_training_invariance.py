@@ -107,9 +107,11 @@ def test_lockstep_gives_the_same_update_and_never_works_in_both_phases_at_once(
 
 
 @pytest.mark.parametrize("budget", [64, 128, 512])
-@pytest.mark.parametrize("layout", ["packed", "padded"])
+@pytest.mark.parametrize("layout", ["packed", "padded", "flat"])
 def test_budgets_and_layouts_give_the_same_update(budget: int, layout: str, reference: TrainResult) -> None:
-    assert_same_update(train(f"pipeline.token_budget={budget}", f"target.layout={layout}"), reference)
+    attention = "varlen" if layout == "flat" else "sdpa"
+    changes = (f"target.layout={layout}", f"target.attention={attention}")
+    assert_same_update(train(f"pipeline.token_budget={budget}", *changes), reference)
 
 
 @pytest.mark.parametrize("preset", ["host", "shared", "pinned"])
