@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 
 import torch
 from torch import Tensor
@@ -19,11 +20,14 @@ from dflash.batch import Batch, HiddenStates, WindowInfo
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DFlashError
 from dflash.contract.events import Probe
-from dflash.devices import Device, Moment
+from dflash.devices import Device, Moment, reached
 from dflash.drafter import Drafter
 from dflash.drafter_kernels import choose_kernels, plan_batch, takes_tiles
 from dflash.objective import block_inputs, train_objective
 from dflash.optimizer import Optimizer, StepResult
+from dflash.replica_link import ReplicaLink
+
+Tensors = Sequence[Tensor | None]  # gradients in parameter order, then figures
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,8 @@ class Replica:
         self.head = self.embedding if head is embedding else head.to(place, drafter.dtype)
         self._view_of, self.drafter.runner = choose_kernels(config, drafter.spec, place)
         self.parameters = list(self.drafter.parameters())
-        self._figures = torch.zeros(3, dtype=torch.float32, device=place)  # numerator, correct, counted
+        self._figures: Tensor | None = None  # [3] float32: numerator, correct, counted; None: nothing trained
+        self.settled: Moment = reached  # when the weights of the last step have arrived here
         self._float_gradients: dict[int, Tensor] = {}
         for index, parameter in enumerate(self.parameters):
             if parameter.dtype != torch.float32:
@@ -105,7 +110,8 @@ class Replica:
             chunk_blocks=config.objective.chunk_blocks,
         )
         (terms.numerator / batch.window.denominator).backward()  # type: ignore[no-untyped-call]
-        self._figures += torch.stack([terms.numerator.detach().float(), terms.correct, terms.counted])
+        figures = torch.stack([terms.numerator.detach().float(), terms.correct, terms.counted])
+        self._figures = figures if self._figures is None else self._figures + figures
 
     def take_gradients(self) -> list[Tensor | None]:
         """The float32 gradients since the last call, in parameter order; None where a parameter got none."""
@@ -118,11 +124,14 @@ class Replica:
             parameter.grad = None
         return gradients
 
-    def take_figures(self) -> Tensor:
-        """Numerator, correct and counted slots since the last call: [3] float32 on this device."""
-        figures = self._figures.clone()
-        self._figures.zero_()
+    def take_figures(self) -> Tensor | None:
+        """Numerator, correct and counted slots since the last call: [3] float32 here; None: none."""
+        figures, self._figures = self._figures, None
         return figures
+
+    def await_weights(self) -> None:
+        """Let what the calling thread enqueues wait for the weights of the last step."""
+        self.settled.order_stream()
 
 
 def _dtype(choice: str, place: torch.device) -> torch.dtype:
@@ -134,37 +143,57 @@ def _dtype(choice: str, place: torch.device) -> torch.dtype:
 class ReplicaGroup:
     """All replicas of a run and the one optimizer that steps them."""
 
-    def __init__(self, replicas: Sequence[Replica], config: TrainConfig, total_steps: int) -> None:
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        config: TrainConfig,
+        total_steps: int,
+        ways: Mapping[tuple[str, str], str] | None = None,
+    ) -> None:
+        """`ways`: by names of two devices, `pinned` where no peer copies may be made between them."""
         self.replicas = list(replicas)
-        leader = self.replicas[0]
+        leader, *others = self.replicas
+        self._links = [
+            ReplicaLink(
+                leader.device,
+                other.device,
+                through_host=(ways or {}).get((leader.device.name, other.device.name)) == "pinned",
+            )
+            for other in others
+        ]
         self.optimizer = Optimizer(list(leader.drafter.named_parameters()), config.optimizer, total_steps)
 
     @property
     def leader(self) -> Replica:
         return self.replicas[0]
 
-    def complete(self, window: WindowInfo, moments: Sequence[Moment], probe: Probe) -> WindowFigures:
-        """Sum, step and spread, after every device reached its moment. Ends with all devices idle.
+    def complete(self, window: WindowInfo, moments: Sequence[Moment | None], probe: Probe) -> WindowFigures:
+        """Sum, step and spread. `moments`: by replica, when its device has trained its part of the window.
 
-        Raises DFlashError when loss or gradient is not finite; the weights then are as before the window.
+        Without one: behind what the calling thread has enqueued there. Gradients travel as soon as they are
+        whole. Ends with the leader idle; weights may still be on their way to the others (see
+        `Replica.await_weights`). Raises DFlashError when loss or gradient is not finite; the weights then are
+        as before the window.
         """
-        late = [moment for moment in moments if not moment.done()]
-        if late:
-            with probe.span("window_wait", window=window.step):
-                for moment in late:
-                    moment.wait()
-        # Held until the end: streams read them of which the allocator knows nothing, and memory freed earlier
-        # would go to whatever their owners receive meanwhile.
-        taken = [replica.take_gradients() for replica in self.replicas]
+        trained = [
+            moment or replica.device.record() for replica, moment in zip_longest(self.replicas, moments)
+        ]
+        # Both held until the end: streams read them of which the allocator knows nothing, and memory freed
+        # earlier would go to whatever their owners receive meanwhile.
+        taken = [[*replica.take_gradients(), replica.take_figures()] for replica in self.replicas]
+        brought = self._bring(taken, trained)
+        _wait_for_all(trained, window, probe)
         device = self.leader.device
         with device.active(), device.computing(probe, window=window.step):
             with probe.span("sum", window=window.step):
-                gradients = self._sum(taken)
-                figures = self._sum_figures()
+                *gradients, figures = self._sum(brought)
             with probe.span("optimizer", window=window.step):
+                for replica in self.replicas:
+                    replica.settled.order_stream()  # weights of the step before may still be read
                 result = self.optimizer.step(gradients, sound=figures.isfinite().all())
-                self._spread()
-                self.leader.device.record().wait()
+                stepped = device.record()
+                self._spread(stepped)
+                stepped.wait()
         numerator, correct, counted = figures.tolist()
         self._check_finite(window, numerator, result)
         return WindowFigures(
@@ -174,27 +203,26 @@ class ReplicaGroup:
             lr=result.lr,
         )
 
-    def _sum(self, taken: Sequence[Sequence[Tensor | None]]) -> list[Tensor]:
-        """In replica order, on the leader's device; the first replica's gradients become the sums."""
-        totals: list[Tensor | None] = [None] * len(self.leader.parameters)
-        place = self.leader.device.torch_device
-        for gradients in taken:
-            for index, gradient in enumerate(gradients):
-                if gradient is None:
-                    continue
+    def _bring(self, taken: Sequence[Tensors], trained: Sequence[Moment]) -> list[tuple[Tensors, Moment]]:
+        """What the replicas have, on the leader's device, each with the moment when it is there."""
+        others = zip(self._links, taken[1:], trained[1:], strict=True)
+        return [(taken[0], trained[0]), *(link.bring(tensors, after) for link, tensors, after in others)]
+
+    def _sum(self, brought: Sequence[tuple[Tensors, Moment]]) -> list[Tensor]:
+        """In replica order, on the leader's device; the first replica's tensors become the sums."""
+        totals: list[Tensor | None] = [None] * (len(self.leader.parameters) + 1)
+        for tensors, arrived in brought:
+            arrived.order_stream()
+            for index, tensor in enumerate(tensors):
                 total = totals[index]
                 if total is None:
-                    totals[index] = gradient.to(place)
-                else:
-                    total.add_(gradient.to(place))
-        return [
-            torch.zeros_like(parameter, dtype=torch.float32) if total is None else total
-            for total, parameter in zip(totals, self.leader.parameters, strict=True)
-        ]
-
-    def _sum_figures(self) -> Tensor:
-        place = self.leader.device.torch_device
-        return torch.stack([replica.take_figures().to(place) for replica in self.replicas]).sum(0)
+                    totals[index] = tensor
+                elif tensor is not None:
+                    total.add_(tensor)
+        *gradients, figures = totals
+        assert figures is not None, "a window was completed in which nothing was trained"
+        zeros = (torch.zeros_like(parameter, dtype=torch.float32) for parameter in self.leader.parameters)
+        return [*(z if t is None else t for t, z in zip(gradients, zeros, strict=True)), figures]
 
     def _check_finite(self, window: WindowInfo, numerator: float, result: StepResult) -> None:
         if float(result.skipped):
@@ -205,11 +233,11 @@ class ReplicaGroup:
                 remedy="lower optimizer.lr, or train in float32 to see whether precision is the cause",
             )
 
-    def _spread(self) -> None:
-        """Copy the leader's weights to the other replicas."""
-        for replica in self.replicas[1:]:
-            for own, new in zip(replica.parameters, self.leader.parameters, strict=True):
-                own.data.copy_(new.data)
+    def _spread(self, stepped: Moment) -> None:
+        """Start copying the leader's weights to the other replicas, once they are those of `stepped`."""
+        new = [parameter.data for parameter in self.leader.parameters]
+        for replica, link in zip(self.replicas[1:], self._links, strict=True):
+            replica.settled = link.spread(new, [parameter.data for parameter in replica.parameters], stepped)
 
     def state(self) -> Mapping[str, Tensor]:
         """Optimizer state by name (see Optimizer.state)."""
@@ -218,4 +246,14 @@ class ReplicaGroup:
     def restore(self, tensors: dict[str, Tensor], steps_done: int) -> None:
         """Go on from a checkpoint: masters into every replica."""
         self.optimizer.restore(tensors, steps_done)
-        self._spread()
+        self._spread(self.leader.device.record())
+        for replica in self.replicas:
+            replica.settled.wait()
+
+
+def _wait_for_all(trained: Sequence[Moment], window: WindowInfo, probe: Probe) -> None:
+    late = [moment for moment in trained if not moment.done()]
+    if late:
+        with probe.span("window_wait", window=window.step):
+            for moment in late:
+                moment.wait()

@@ -217,6 +217,7 @@ class DrafterStep(Stage):
                 break
             self.batch = batch = item.batch
             self._progress.wait_for(batch.window, self.probe)
+            self._replica.await_weights()
             moment = self._train(item)
             self._release(previous)
             previous = InFlight(batch, moment, item)

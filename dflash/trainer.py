@@ -202,7 +202,7 @@ class Trainer:
 
     def _complete(self, window: WindowInfo, probe: Probe) -> None:
         """The last batch of `window` was dispatched: step, count, save, and let the next window train."""
-        moments = [drafter.latest for drafter in self._drafters if drafter.latest is not None]
+        moments = [drafter.latest for drafter in self._drafters]
         figures = self.group.complete(window, moments, probe)
         self.counters.window_done(window, figures)
         self._mark(window, figures)
@@ -310,7 +310,8 @@ def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe =
         Replica(drafter, loaded.embedding, loaded.head, device, config)
         for drafter, device in zip(drafters, devices.drafters, strict=True)
     ]
-    group = ReplicaGroup(replicas, config, total_steps)
+    ways = {(route.src, route.dst): route.path for route in routes}
+    group = ReplicaGroup(replicas, config, total_steps, ways)
     first_step = _resume(config, group, documents, total_steps)
     targets = [Target(loaded, device.torch_device) for device in devices.targets]
     each_bytes = loaded.embedding.element_size()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from dflash.batch import WindowInfo
 from dflash.contract.config import load_config
 from dflash.contract.events import Probe, event_schema
-from dflash.devices import LogicalDevice, Moment
+from dflash.devices import LogicalDevice, Moment, reached
 from dflash.replicas import Replica, ReplicaGroup
 
 window = WindowInfo(
@@ -29,10 +29,10 @@ window = WindowInfo(
 
 
 class LateMoment:
-    """Reached when it is waited for; `at_wait` sees the moment before."""
+    """Reached when it is waited for; `at_wait` sees the moment before. Counts who is ordered behind it."""
 
     def __init__(self, at_wait: Callable[[], None] = lambda: None) -> None:
-        self.at_wait, self.is_reached = at_wait, False
+        self.at_wait, self.is_reached, self.orders = at_wait, False, 0
 
     def done(self) -> bool:
         return self.is_reached
@@ -42,7 +42,7 @@ class LateMoment:
         self.is_reached = True
 
     def order_stream(self) -> None:
-        raise AssertionError("host threads wait here, streams do not")
+        self.orders += 1
 
 
 class AsynchronousDevice(LogicalDevice):
@@ -64,6 +64,7 @@ class OneMatrix:
         nn.init.zeros_(self.drafter.weight)
         self.parameters = list(self.drafter.parameters())
         self._gradient: Tensor | None = gradient
+        self.settled: Moment = reached
         self.handed_out = weakref.ref(gradient)
 
     def take_gradients(self) -> list[Tensor | None]:
@@ -95,8 +96,9 @@ def test_gradients_live_until_the_device_that_reads_them_is_done() -> None:
     leader = OneMatrix(AsynchronousDevice(0), torch.ones(2, 2))
     other = OneMatrix(AsynchronousDevice(1), torch.ones(2, 2))
     leader.device.at_wait = lambda: alive.append(other.handed_out() is not None)  # type: ignore[attr-defined]
-    group_of(leader, other).complete(window, [], Probe(None, "drafter"))
-    assert alive == [True]
+    group_of(leader, other).complete(window, [reached, reached], Probe(None, "drafter"))
+    assert alive
+    assert all(alive)
     assert other.handed_out() is None
 
 
@@ -104,9 +106,10 @@ def test_gradients_live_until_the_device_that_reads_them_is_done() -> None:
 def test_waiting_for_the_other_drafters_devices_is_a_span(late: int) -> None:
     rows = Rows()
     moments: list[Moment] = [LateMoment() for _ in range(late)]
-    replica = OneMatrix(LogicalDevice(0), torch.ones(2, 2))
-    group_of(replica).complete(window, moments, Probe(rows, "drafter"))
+    replicas = [OneMatrix(LogicalDevice(i), torch.ones(2, 2)) for i in range(late)]
+    group_of(*replicas).complete(window, moments, Probe(rows, "drafter"))
     assert all(moment.done() for moment in moments)
+    assert all(moment.orders for moment in moments), "sums are ordered behind what they add"  # type: ignore[attr-defined]
     assert [event["name"] for event in rows.events] == ["window_wait", "sum", "optimizer"]
     assert {event["window"] for event in rows.events} == {3}
 
@@ -117,3 +120,45 @@ def test_no_wait_is_told_where_there_was_none() -> None:
     figures = group_of(replica).complete(window, [LogicalDevice(0).record()], Probe(rows, "drafter"))
     assert [event["name"] for event in rows.events] == ["sum", "optimizer"]
     assert (figures.loss, figures.accuracy, figures.grad_norm) == (0.5, 0.5, 2.0)
+
+
+def test_an_idle_replica_adds_nothing_and_gets_the_weights_all_the_same() -> None:
+    working, idle = (
+        OneMatrix(LogicalDevice(0), torch.ones(2, 2)),
+        OneMatrix(LogicalDevice(1), torch.ones(2, 2)),
+    )
+    idle.take_gradients()
+    idle.take_figures = lambda: None  # type: ignore[method-assign,return-value]
+    figures = group_of(working, idle).complete(
+        window, [LogicalDevice(0).record(), None], Probe(None, "drafter")
+    )
+    assert (figures.loss, figures.grad_norm) == (0.5, 2.0)
+    assert torch.equal(idle.drafter.weight, working.drafter.weight)
+    assert bool(idle.drafter.weight.any())
+
+
+def test_the_next_step_waits_until_the_weights_before_have_been_read() -> None:
+    leader, other = (OneMatrix(LogicalDevice(i), torch.ones(2, 2)) for i in range(2))
+    group = group_of(leader, other)
+    still_reading = LateMoment()
+    other.settled = still_reading
+    group.complete(window, [], Probe(None, "drafter"))
+    assert still_reading.orders == 1
+    assert other.settled is not still_reading
+
+
+def test_sums_have_the_same_bits_every_time() -> None:
+    gradients = [torch.rand(2, 2, generator=torch.Generator().manual_seed(i)) * 10.0**i for i in range(4)]
+    found = set()
+    for _ in range(5):
+        replicas = [OneMatrix(LogicalDevice(i), gradient.clone()) for i, gradient in enumerate(gradients)]
+        group_of(*replicas).complete(window, [], Probe(None, "drafter"))
+        found.add(replicas[-1].drafter.weight.detach().numpy().tobytes())
+    assert len(found) == 1
+
+
+def test_a_window_ends_when_the_leader_has_its_new_weights() -> None:
+    waited: list[str] = []
+    leader = OneMatrix(AsynchronousDevice(0, at_wait=lambda: waited.append("step")), torch.ones(2, 2))
+    group_of(leader).complete(window, [reached], Probe(None, "drafter"))
+    assert waited == ["step"]
