@@ -47,6 +47,7 @@ unit: Final = "tests/unit/dflash"
 contract: Final = "tests/contract/test_transports.py"
 streams: Final = "tests/gpu/test_transports_cuda.py"
 sharing: Final = "tests/gpu/test_sharing_cuda.py"
+replica_link: Final = "tests/gpu/test_replica_link_cuda.py"
 handing_over: Final = "tests/gpu/test_handing_over_cuda.py"
 carrier: Final = "dflash/transport/carrier.py"
 cuda_carrier: Final = "dflash/transport/cuda_carrier.py"
@@ -448,6 +449,22 @@ gpu_rules: Final = (
         "        torch.cuda.set_device(self.index)\n",
         "",
         on_streams("test_threads_get_their_device_and_a_stream_of_their_own"),
+        gpus=2,
+    ),
+    Rule(
+        "gradients and weights travel when they are whole",
+        "dflash/replica_link.py",
+        "            moment.order_stream()\n",
+        "",
+        (f"{replica_link}::test_gradients_are_brought_when_they_are_whole[False]",),
+        gpus=2,
+    ),
+    Rule(
+        "gradients leave for host memory when they are whole",
+        "dflash/replica_link.py",
+        "        after.wait()\n        with self._other.active():\n            on_host",
+        "        with self._other.active():\n            on_host",
+        (f"{replica_link}::test_gradients_are_brought_when_they_are_whole[True]",),
         gpus=2,
     ),
 )
