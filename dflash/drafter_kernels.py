@@ -11,14 +11,13 @@ import torch
 from dflash.attention import LayerKinds, SdpaView, View
 from dflash.batch import Batch
 from dflash.compiled_drafter import CompiledRunner
-from dflash.compiling import compiler_switch
+from dflash.compiling import compiler_switch, worth_compiling_hidden
 from dflash.contract.config import DrafterConfig, TrainConfig
 from dflash.contract.errors import ConfigError
 from dflash.drafter import DrafterSpec, LayerRunner, PlainRunner
 from dflash.flex_attention import FlexView, plan_tiles
 
 ViewOf = Callable[[Batch, LayerKinds, torch.device], View]
-worth_compiling_hidden = 1024  # a narrower drafter trains in less time than its layers compile
 
 
 class Width(Protocol):

@@ -51,9 +51,10 @@ class DeviceMask(NamedTuple):
 
 def plan_tiles(batch: Batch, layers: LayerKinds) -> dict[str, TileMask]:
     """The masks of a batch by layer type, on the CPU."""
+    anchors, positions, block_size = batch.anchors.numpy(), batch.positions.numpy(), batch.labels.shape[1]
+    windows = {kind: layers.sliding_window if kind == sliding else None for kind in set(layers.layer_types)}
     return {
-        kind: mask_tiles(batch, layers.sliding_window if kind == sliding else None)
-        for kind in sorted(set(layers.layer_types))
+        kind: mask_tiles(anchors, positions, block_size, window) for kind, window in sorted(windows.items())
     }
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from dflash.anchors import anchor_candidates
+from dflash.compiling import worth_compiling_hidden
 from dflash.contract.activations import BatchShape, DrafterShape, TargetShape
 from dflash.contract.cgroup import MemoryCgroup
 from dflash.contract.config import TrainConfig
@@ -27,7 +28,6 @@ from dflash.drafter_kernels import takes_tiles
 from dflash.mask_token import resolve_mask_token
 from dflash.packing import LayoutKind, lay_out, pack
 from dflash.taps import resolve_taps
-from dflash.target import worth_compiling_hidden
 from dflash.target_attention import varlen_obstacle
 from dflash.target_shapes import TargetSpec
 from dflash.target_weights import read_config

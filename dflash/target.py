@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from dflash.attention import upload
 from dflash.batch import Batch, Layout
-from dflash.compiling import working
+from dflash.compiling import working, worth_compiling_hidden
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError
 from dflash.taps import resolve_taps
@@ -25,8 +25,6 @@ from dflash.target_attention import use_varlen, varlen, varlen_kernel, varlen_ob
 from dflash.target_body import compile_layers, copy_to, cut
 from dflash.target_shapes import TargetSpec
 from dflash.target_weights import read_target
-
-worth_compiling_hidden = 1024  # narrower targets are for trying things out; compiling them takes longer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,12 +133,20 @@ class Target:
         self._buffer.write(index, output if isinstance(output, Tensor) else output[0])
 
     def forward(self, batch: Batch) -> Tensor:
-        """The tapped states of a batch, see `run`."""
-        return self.run(batch.input_ids, batch.positions, batch.lengths, batch.layout)
+        """The tapped states of a batch, of those tokens that are kept; see `run`."""
+        return self.run(batch.input_ids, batch.positions, batch.lengths, batch.layout, batch.kept)
 
-    def run(self, input_ids: Tensor, positions: Tensor, lengths: tuple[int, ...], layout: Layout) -> Tensor:
+    def run(
+        self,
+        input_ids: Tensor,
+        positions: Tensor,
+        lengths: tuple[int, ...],
+        layout: Layout,
+        kept: Tensor | None = None,
+    ) -> Tensor:
         """The states of the real tokens side by side, [T, F*H] on this device, without gradient.
 
+        Or of some of them: `kept` [K] int64 on the CPU, ascending.
         `input_ids` and `positions`, each [T] int64 on the CPU, are those of the documents of these lengths,
         which lie back to back. On CUDA returns once the work is enqueued.
         """
@@ -149,9 +155,11 @@ class Target:
                 inputs, slots = self._flat_inputs(input_ids, positions, lengths), None
             else:
                 inputs, slots = self._row_inputs(input_ids, positions, lengths, layout)
-            taps = torch.empty(
-                len(input_ids), self._taps * self.spec.hidden, dtype=self.dtype, device=self.device
-            )
+            if kept is not None:
+                rows = upload(kept, self.device)
+                slots = rows if slots is None else slots[rows]
+            count = len(input_ids if kept is None else kept)
+            taps = torch.empty(count, self._taps * self.spec.hidden, dtype=self.dtype, device=self.device)
             buffer = self._buffer = _Buffer(taps, slots)
             try:
                 self._body(**inputs, use_cache=False)

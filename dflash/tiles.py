@@ -14,11 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.batch import Batch
-
 tile = 128  # rows and columns of a tile
 
 Numbers = NDArray[np.int32]
+Places = NDArray[np.int64]
 AnyNumbers = NDArray[np.signedinteger[Any]]
 
 
@@ -51,20 +50,21 @@ def padded(rows: int) -> int:
     return max(1, -(-rows // tile)) * tile
 
 
-def mask_tiles(batch: Batch, window: int | None) -> TileMask:
-    """The mask of full layers, or of sliding ones that see less than `window` keys behind the query."""
-    block_size = batch.labels.shape[1]
-    anchors = batch.anchors.numpy()
+def mask_tiles(anchors: Places, positions: Places, block_size: int, window: int | None) -> TileMask:
+    """The mask of full layers, or of sliding ones that see less than `window` keys behind the query.
+
+    anchors: [A] packed tokens of the blocks' first slots; positions: [T] of all tokens in their documents.
+    """
     slots = np.arange(block_size)
     offset = padded(len(anchors) * block_size)  # number of the first context key
-    position = batch.positions.numpy()[anchors][:, None] + slots
+    position = positions[anchors][:, None] + slots
     start = anchors[:, None] - position + slots  # of the document, in packed tokens
     if window is not None:
         start = start + np.maximum(0, position - window + 1)
     last = np.broadcast_to(anchors[:, None], start.shape)
     first = np.minimum(start, last)
     rows = _pad_rows(first + offset, offset), _pad_rows(last + offset, offset)
-    return _tiles(*rows, keys=offset + padded(batch.tokens), block_size=block_size)
+    return _tiles(*rows, keys=offset + padded(len(positions)), block_size=block_size)
 
 
 def _pad_rows(values: NDArray[np.int64], rows: int) -> Numbers:

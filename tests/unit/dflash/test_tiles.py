@@ -10,6 +10,10 @@ from dflash.tiles import mask_tiles, padded, tile
 block_size = 16
 
 
+def tiles_of(batch, window):
+    return mask_tiles(batch.anchors.numpy(), batch.positions.numpy(), batch.labels.shape[1], window)
+
+
 def draw(rng, lengths, anchors_each):
     return [sorted(rng.sample(range(n), min(n, rng.randint(0, anchors_each)))) for n in lengths]
 
@@ -45,7 +49,7 @@ def test_tiles_cover_what_is_seen_and_whole_ones_nothing_else(seed, window, bloc
     rng = random.Random(seed)
     lengths = [rng.randint(1, 420) for _ in range(4)]
     batch = make_batch([[1] * n for n in lengths], draw(rng, lengths, 20), block_size)
-    mask = mask_tiles(batch, window)
+    mask = tiles_of(batch, window)
     seen = visible(batch, window, block_size)
     rows = np.arange(len(seen))
     keys = np.arange(seen.shape[1])
@@ -65,11 +69,11 @@ def test_tiles_cover_what_is_seen_and_whole_ones_nothing_else(seed, window, bloc
 
 def test_some_tiles_are_whole(make_batch):
     batch = make_batch([[1] * 1024], [list(range(900, 980))], block_size)
-    assert mask_tiles(batch, None).whole.counts.tolist() == [7] * 10
+    assert tiles_of(batch, None).whole.counts.tolist() == [7] * 10
 
 
 def test_a_batch_without_anchors_has_one_tile_of_padding(make_batch):
-    mask = mask_tiles(make_batch([[1] * 130], [[]], block_size), None)
+    mask = tiles_of(make_batch([[1] * 130], [[]], block_size), None)
     assert (mask.first.tolist(), mask.last.tolist()) == ([0] * tile, [0] * tile)
     assert mask.partial.counts.tolist() == [1]
     assert mask.partial.columns[0, 0] == 0
