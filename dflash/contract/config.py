@@ -218,6 +218,9 @@ class TransportConfig:
         choices=("preset", "round_robin", "least_depth", "local"),
         neutral=True,
     )
+    trim: bool = knob(
+        False, help="leave out states that no anchor reads, behind the last of a document", neutral=True
+    )
     depth: int = knob(2, help="batches waiting in each queue, at most", low=1, high=1024, neutral=True)
 
 

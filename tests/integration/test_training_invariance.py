@@ -106,6 +106,22 @@ def test_lockstep_gives_the_same_update_and_never_works_in_both_phases_at_once(
     assert {row["stage"] for row in log.rows if row["name"] == "barrier"} == {"target", "drafter"}
 
 
+def sent_bytes(log: ListLog) -> int:
+    return sum(row["bytes"] for row in log.rows if row["name"] == "dispatch")
+
+
+@pytest.mark.parametrize(
+    "change", ["split=1-1", "split=colocated-1", "target.layout=padded", "transport=pinned"]
+)
+def test_states_that_no_anchor_reads_may_be_left_out(change: str, reference: TrainResult) -> None:
+    """Within tolerance, not to the bit: the drafter's products are shorter."""
+    whole, short = ListLog(), ListLog()
+    prepare(configure(change), probe=Probe(whole, "trainer")).run()
+    result = prepare(configure("transport.trim=true", change), probe=Probe(short, "trainer")).run()
+    assert_same_update(result, reference)
+    assert sent_bytes(short) < 0.95 * sent_bytes(whole)
+
+
 @pytest.mark.parametrize("budget", [64, 128, 512])
 @pytest.mark.parametrize("layout", ["packed", "padded", "flat"])
 def test_budgets_and_layouts_give_the_same_update(budget: int, layout: str, reference: TrainResult) -> None:
