@@ -5,6 +5,7 @@ Every sampler passes tests/contract/test_sampler.py. Knows nothing of what is sa
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 import threading
@@ -17,6 +18,7 @@ from dflash.contract.arrowlog import ArrowLog
 from dflash.contract.errors import RunError
 
 everything = "*"  # the key of a reading that concerns a whole source
+golden_step = (math.sqrt(5.0) - 1.0) / 2.0
 retry_s = 30.0  # between attempts at something that failed
 stop_limit_s = 10.0  # a sampler that takes longer to stop is left behind
 
@@ -68,6 +70,16 @@ class SamplerReport:
         return {"status": self.status, "reason": self.reason, "cpu_s": round(self.cpu_s, 3)}
 
 
+def even_jitter() -> Callable[[], float]:
+    """Numbers from 0 to 1 from a random start in steps of the golden ratio.
+
+    They fall everywhere equally often after far fewer draws than random ones, and keep step with no period.
+    """
+    steps = itertools.count()
+    start = random.random()
+    return lambda: (start + next(steps) * golden_step) % 1.0
+
+
 class Schedule:
     """Due times on an absolute grid, jittered so that they do not beat against a periodic load.
 
@@ -78,11 +90,11 @@ class Schedule:
         self,
         interval_s: float,
         start_s: float,
-        jitter: Callable[[], float] = random.random,
+        jitter: Callable[[], float] | None = None,
         jitter_share: float = 0.2,
     ) -> None:
         self._interval_s, self._start_s = interval_s, start_s
-        self._jitter, self._jitter_share = jitter, jitter_share
+        self._jitter, self._jitter_share = jitter or even_jitter(), jitter_share
         self._tick = -1
 
     def delay_s(self, now_s: float) -> float:

@@ -14,7 +14,7 @@ import pytest
 from dflash.contract.arrowlog import ArrowLog, read_log
 from dflash.contract.events import sample_schema
 from profiler.samplers import base
-from profiler.samplers.base import Reading, Sampler, SamplerReport, SamplerThread, Schedule
+from profiler.samplers.base import Reading, Sampler, SamplerReport, SamplerThread, Schedule, even_jitter
 
 
 class FakeSampler(Sampler):
@@ -195,3 +195,15 @@ def test_schedule_can_pause() -> None:
     schedule.delay_s(100)
     schedule.skip(30)
     assert schedule.delay_s(100) == 40
+
+
+@pytest.mark.parametrize("period", [1, 2, 3, 5, 0.75, 1.25])
+def test_jitter_meets_every_part_of_a_periodic_load_equally_often(period):
+    """A load that is busy for the first quarter of its period, sampled within ticks of one second."""
+    jitter, ticks = even_jitter(), 2000
+    met = sum(((tick + jitter()) % period) < period / 4 for tick in range(ticks))
+    assert abs(met / ticks - 0.25) < 0.01  # random jitter is further off once in three times
+
+
+def test_jitter_starts_anywhere():
+    assert len({even_jitter()() for _ in range(20)}) == 20
