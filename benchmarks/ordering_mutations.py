@@ -41,7 +41,9 @@ sys.exit(pytest.main(sys.argv[2:]))
 """
 failed, passed = 1, 0  # pytest's exit codes
 # What a copy says that is not wrong in its order but does not work at all.
-broken_words = re.compile(r"\b(NameError|SyntaxError|IndentationError|ImportError|UnboundLocalError)\b")
+broken_words = re.compile(
+    r"^E +(NameError|SyntaxError|IndentationError|ImportError|UnboundLocalError)\b", re.M
+)
 
 
 @dataclass(frozen=True, slots=True)

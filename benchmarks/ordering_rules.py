@@ -318,32 +318,18 @@ cpu_rules: Final = (
         (f"{unit}/test_routes.py",),
     ),
     Rule(
-        "in lockstep drafters wait for the forwards of the round",
-        "dflash/schedule.py",
-        "        self._wait(probe, lambda: self._untrained > 0 or not self._with_data)\n",
-        "        pass\n",
-        (f"{unit}/test_schedule.py",),
-    ),
-    Rule(
-        "in lockstep forwards wait for the steps of the round",
-        "dflash/schedule.py",
-        "        self._wait(probe, lambda: not self._untrained)\n",
-        "        pass\n",
-        (f"{unit}/test_schedule.py",),
-    ),
-    Rule(
         "a trace waits until nobody computes",
         "dflash/compiling.py",
         "            while self._tracing or self._working:\n",
         "            while False:\n",
-        (f"{unit}/test_compiling.py",),
+        (f"{unit}/test_compiling.py::test_a_trace_waits_for_work_and_goes_before_new_work",),
     ),
     Rule(
         "nobody begins to compute while somebody traces",
         "dflash/compiling.py",
         "            while self._tracing or (yielding and self._traces_waiting):\n",
         "            while False:\n",
-        (f"{unit}/test_compiling.py",),
+        (f"{unit}/test_compiling.py::test_a_trace_waits_for_work_and_goes_before_new_work",),
     ),
 )
 
