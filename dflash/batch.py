@@ -67,9 +67,17 @@ class Batch:
     layout: Layout
     tiles: Mapping[str, TileMask] | None = None  # masks by layer type, where the drafter's kernel wants them
 
+    kept: Tensor | None = None  # [K] int64, the tokens whose states are sent; None: all
+    sent: Batch | None = None  # the batch of those alone, as the drafter sees it
+
     @property
     def tokens(self) -> int:
         return int(self.input_ids.numel())
+
+    @property
+    def for_drafter(self) -> Batch:
+        """The batch to which the states belong that a drafter gets."""
+        return self.sent or self
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +85,7 @@ class HiddenStates:
     """The taps of a batch, somewhere. Transports fill in where and when."""
 
     batch: Batch
-    taps: Tensor  # [T, F*H], ascending layer order
+    taps: Tensor  # [T, F*H] of `batch.for_drafter`, ascending layer order
     home: int = -1  # drafter whose device it was sent to; -1: not dispatched yet
     ready: Moment | None = None  # when `taps` may be read
     slot: object = field(default=None, repr=False)  # the transport's own bookkeeping

@@ -7,6 +7,7 @@ except that `complete` may be called from any of them.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -68,6 +69,8 @@ class Replica:
 
     def plan(self, batch: Batch) -> Batch:
         """The batch with what can be made for `train` ahead of it, on the CPU."""
+        if batch.sent is not None:
+            return dataclasses.replace(batch, sent=self.plan(batch.sent))
         return plan_batch(batch, self.config.drafter, self.drafter.spec, self.device.torch_device.type)
 
     def rehearse(self, batch: Batch) -> None:
@@ -89,7 +92,7 @@ class Replica:
 
     def train(self, item: HiddenStates) -> None:
         """Forward, loss and backward of one batch; gradients and figures add up until `take_gradients`."""
-        batch, place = item.batch, self.device.torch_device
+        batch, place = item.batch.for_drafter, self.device.torch_device
         config, spec = self.config, self.drafter.spec
         view = self._view_of(batch, spec, place)
         ids, positions = block_inputs(batch, spec.mask_token_id)

@@ -44,6 +44,7 @@ from dflash.stages import DrafterStep, Prefetch, Stage, TargetForward
 from dflash.target import Target, load_target
 from dflash.tokenizer import open_tokenizer
 from dflash.transport import Transport, open_transport
+from dflash.trimming import trim
 from dflash.window import WindowTurns, batches, steps_in_all
 from dflash.window_progress import WindowProgress
 
@@ -169,7 +170,8 @@ class Trainer:
 
     def _stages(self) -> list[Stage]:
         packed = batches(self.documents, self.config, layout=self.layout, start_step=self.first_step)
-        stream = map(self.group.leader.plan, packed)
+        trimmed = map(trim, packed) if self.config.transport.trim else packed
+        stream = map(self.group.leader.plan, trimmed)
         self._prefetch = Prefetch(stream, self.q_pre, self.state, self.probe)
         forwards = [
             TargetForward(
