@@ -151,7 +151,8 @@ def _range(
     stops = events[(events["kind"] == "mark") & (events["name"] == "stop")]
     stops = stops[stops["stage"].isin(["target", "drafter"])]
     first_stop = int(stops["t_ns"].min()) if len(stops) else hi_ns
-    return lo_ns, min(hi_ns, max(first_stop, lo_ns))
+    # A stage may run out of batches before the first window ends, in a short run: then all there is is shown.
+    return lo_ns, min(hi_ns, first_stop) if first_stop > lo_ns else hi_ns
 
 
 def _service(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:

@@ -87,11 +87,6 @@ class DrafterShape:
         fuse = self.taps * self.hidden * self.hidden + self.hidden
         return fuse + self.layers * self.layer_parameters + self.hidden
 
-    @property
-    def largest_parameter(self) -> int:
-        widest = max(self.taps * self.hidden, self.intermediate, self.query_width)
-        return widest * self.hidden
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchShape:

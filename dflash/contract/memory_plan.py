@@ -219,23 +219,29 @@ def _moments(facts: Facts, index: int) -> dict[str, list[Entry]]:
         chunk_blocks=facts.chunk_blocks,
     )
     sums = ("gradients", facts.drafter.parameters * float_bytes, "float32, summed over a window")
-    waiting = [sums] if facts.several_batches else []
+    waiting, arriving = [sums] if facts.several_batches else [], _summing(facts, index)
     kept = ("activations", total(work.kept()), f"{work.slots} slots, {work.context} context tokens")
     head = (*work.closing(), *work.head())
     backward = (*work.recomputed(), *work.backward())
     return {
-        "head": [*waiting, kept, ("logits", total(head), _largest(head))],
-        "backward": [*waiting, kept, ("gradients in the making", total(backward), _largest(backward))],
-        "optimizer step": [sums, *_summing(facts, index)],
+        "head": [*waiting, *arriving, kept, ("logits", total(head), _largest(head))],
+        "backward": [
+            *waiting,
+            *arriving,
+            kept,
+            ("gradients in the making", total(backward), _largest(backward)),
+        ],
+        "optimizer step": [sums, *arriving],
     }
 
 
 def _summing(facts: Facts, index: int) -> list[Entry]:
-    """What the sum over drafters and the step need for a moment."""
-    if index or len(facts.drafters) == 1:
+    """What the leader holds for the sum over drafters: what arrives from other devices, while it trains."""
+    elsewhere = sum(place != facts.drafters[0] for place in facts.drafters[1:])
+    if index or not elsewhere:
         return []
-    size = facts.drafter.largest_parameter * float_bytes
-    return [("gradient of another drafter", size, "one parameter at a time")]
+    size = elsewhere * facts.drafter.parameters * float_bytes
+    return [("gradients of other drafters", size, f"float32, of {elsewhere} on other devices")]
 
 
 def _largest(terms: tuple[Term, ...]) -> str:

@@ -108,8 +108,24 @@ def train(*changes: str) -> TrainResult:
     return prepare(load_config(None, (*small, *changes))).run()
 
 
-@pytest.mark.parametrize("split", ["2-1", "1-2", "2-2"])
-def test_roles_on_one_gpu_give_the_update_of_a_pair(split: str) -> None:
-    reference, result = train(), train(f"split={split}")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        ("split=2-1",),
+        ("split=1-2",),
+        ("split=2-2",),
+        ("split=colocated-1",),
+        ("pipeline.schedule=lockstep",),
+        ("split=colocated-1", "pipeline.schedule=lockstep"),
+        ("transport=auto",),
+        ("transport=pinned",),
+        ("transport.trim=true",),
+    ],
+    ids=" ".join,
+)
+def test_roles_on_one_gpu_give_the_update_of_a_pair(changes: tuple[str, ...]) -> None:
+    reference, result = train(), train(*changes)
     np.testing.assert_allclose(result.losses, reference.losses, rtol=1e-4)
     assert result.documents_trained == reference.documents_trained
+    for name, tensor in reference.weights.items():
+        torch.testing.assert_close(result.weights[name], tensor, rtol=1e-2, atol=1e-4, msg=name)

@@ -187,6 +187,18 @@ def test_gradients_wait_only_where_a_window_has_several_batches() -> None:
     assert "drafter 0: gradients" not in sizes(plan_memory(replace(facts, several_batches=False)), "cuda:1")
 
 
+def test_the_leader_holds_what_arrives_from_drafters_on_other_devices() -> None:
+    def arriving(drafters: tuple[str, ...], place: str) -> int | None:
+        ledger = plan_memory(replace(facts, drafters=drafters))
+        lines = sizes(ledger, place).items()
+        return next((size for name, size in lines if name.endswith("gradients of other drafters")), None)
+
+    each = drafter.parameters * 4
+    assert arriving(("cuda:1", "cuda:2", "cuda:3"), "cuda:1") == 2 * each
+    assert arriving(("cuda:1", "cuda:2", "cuda:3"), "cuda:2") is None
+    assert arriving(("cuda:1", "cuda:1"), "cuda:1") is None  # they are there already
+
+
 def test_slack_is_a_share_of_what_comes_and_goes() -> None:
     ledger = plan_memory(facts)
     passing = sum(line.bytes for line in ledger.lines if line.place == "cuda:1" and line.passing)

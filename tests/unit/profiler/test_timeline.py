@@ -56,6 +56,16 @@ def test_the_drain_after_the_targets_end_is_outside(tmp_path: Path) -> None:
     assert timeline.steady.end_ns > timeline.range_ns[1]
 
 
+def test_a_target_that_ends_before_the_first_window_does_not_empty_the_range(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run")
+    builder.mark("target", 0, "stop", 1.0)
+    for batch in range(3):
+        builder.span("target", 1, "forward", batch, batch + 1.0, batch=batch, tokens=100)
+        builder.window(batch, batch + 2.0, 100)
+    lo_ns, hi_ns = timeline_of(builder.finish()).range_ns
+    assert hi_ns > lo_ns
+
+
 def test_gpu_times_are_preferred_to_enqueueing(tmp_path: Path) -> None:
     builder = RunBuilder(tmp_path / "run")
     for batch in range(12):
