@@ -9,6 +9,7 @@ take more than a little of a core. Knows nothing of stages, nor of who holds the
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
 import time
@@ -19,6 +20,8 @@ from pathlib import Path
 from profiler.launcher import descendants
 from profiler.samplers.base import Reading, Sampler, everything, retry_s
 
+# linux/prctl.h. With slack, timers of a CPU fire together: one would look just as waits end.
+pr_set_timerslack = 29
 rate_hz = 50.0  # sweeps, at most
 cost_share = 0.006  # of a core, at most
 rows_every_s = 1.0  # and a look for new threads
@@ -48,6 +51,7 @@ no_ptrace = "no permission (needs SYS_PTRACE): start the container with --cap-ad
 class _Thread:
     """One thread under watch. A look stands for all sweeps since the one before it."""
 
+    tid: int
     key: str
     file: int
     last_sweep: int  # the sweep of the last look
@@ -94,6 +98,7 @@ class GilWaitSampler(Sampler):
     def open(self) -> str | None:
         if not Path("/proc/self/syscall").exists():
             return no_proc
+        ctypes.CDLL(None).prctl(pr_set_timerslack, 1, 0, 0, 0)
         self.warning = unpublished
         self._spent_s, self._at_s = self._cpu_clock(), self._clock()
         return None
@@ -103,12 +108,15 @@ class GilWaitSampler(Sampler):
             self.rest_s = retry_s
             return
         now_s = self._clock()
+        known = bool(self._threads)
+        if known:  # before all else: a thread that wakes while this one has the CPU seems to run
+            yield from self._sweep()
         if now_s >= self._next_rows_s:
             self._next_rows_s = now_s + rows_every_s
             yield from self._find_process() if self._pid is None else self._rows()
             yield from self._find_threads()
-        if self._threads:
-            yield from self._sweep()
+            if self._threads and not known:
+                yield from self._sweep()
         self.rest_s = self._repay(now_s) if self._threads else rows_every_s
 
     def close(self) -> Iterator[Reading]:
@@ -167,32 +175,31 @@ class GilWaitSampler(Sampler):
             except PermissionError:
                 yield from self._give_up(why_forbidden(self._pid))
                 return
-            self._threads[tid] = _Thread(key, file, self._sweeps, self._sweeps)
+            self._threads[tid] = _Thread(tid, key, file, self._sweeps, self._sweeps)
             yield Reading(time.monotonic_ns(), key, "gil_wait_samples", 0)
 
     def _sweep(self) -> Iterator[Reading]:
         self._sweeps += 1
+        due = [thread for thread in self._threads.values() if thread.next_sweep <= self._sweeps]
+        looks = [_look(thread.file) for thread in due]  # all at once, for the same reason
         gone = []
-        for tid, thread in self._threads.items():
-            if thread.next_sweep > self._sweeps:
-                continue
-            try:
-                self._look(thread)
-            except (ProcessLookupError, FileNotFoundError):
-                gone.append(tid)
-            except PermissionError:
+        for thread, found in zip(due, looks, strict=True):
+            if isinstance(found, bytes):
+                self._count(thread, found)
+            elif isinstance(found, PermissionError):
                 assert self._pid is not None
                 yield from self._give_up(why_forbidden(self._pid))
                 return
-        for tid in gone:
-            thread = self._threads.pop(tid)
+            else:
+                gone.append(thread)
+        for thread in gone:
+            del self._threads[thread.tid]
             os.close(thread.file)
             t_ns = time.monotonic_ns()
             yield Reading(t_ns, thread.key, "gil_wait_samples", thread.waits)
             yield Reading(t_ns, thread.key, "gil_wait_samples", None, ended)
 
-    def _look(self, thread: _Thread) -> None:
-        found = os.pread(thread.file, _look_bytes, 0)  # b"running", or number, arguments and stack pointer
+    def _count(self, thread: _Thread, found: bytes) -> None:
         if found != thread.seen:
             fields = found.split(b" ", 2)
             thread.waits_now = len(fields) > 1 and fields[1] in self._words
@@ -229,6 +236,14 @@ class GilWaitSampler(Sampler):
         for thread in self._threads.values():
             os.close(thread.file)
         self._threads.clear()
+
+
+def _look(file: int) -> bytes | OSError:
+    """`running`, or number, arguments and stack pointer of the system call a thread is in; or why not."""
+    try:
+        return os.pread(file, _look_bytes, 0)
+    except (ProcessLookupError, FileNotFoundError, PermissionError) as error:
+        return error
 
 
 def _understand(gil: object) -> tuple[int, frozenset[bytes]]:
