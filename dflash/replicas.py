@@ -76,7 +76,7 @@ class Replica:
     def rehearse(self, batch: Batch) -> None:
         """Train on empty states and forget it, so that everything is compiled and allocated."""
         spec = self.drafter.spec
-        shape = (batch.tokens, len(spec.taps) * spec.hidden)
+        shape = (batch.for_drafter.tokens, len(spec.taps) * spec.hidden)
         taps = torch.zeros(shape, dtype=self.drafter.dtype, device=self.device.torch_device)
         self.train(HiddenStates(batch=self.plan(batch), taps=taps))
         self.take_gradients()
