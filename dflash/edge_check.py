@@ -8,7 +8,6 @@ pipeline (seen on two H200: "resource already mapped"). Knows nothing of transpo
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations, product
 
 import torch
 from torch import Tensor
@@ -16,6 +15,7 @@ from torch import Tensor
 from dflash.contract.config import TransportChoice
 from dflash.contract.errors import DeviceError
 from dflash.devices import DeviceSet
+from dflash.routes import pairs_in_use
 
 pattern_words = 1 << 20  # 8 MB, more than a driver passes through its small staging buffers
 
@@ -50,12 +50,7 @@ def check_edges(devices: DeviceSet, choice: TransportChoice, crossing: Crossing 
 
 def _edges_in_use(devices: DeviceSet, choice: TransportChoice) -> list[tuple[torch.device, torch.device]]:
     """Both directions of every pair, each once."""
-    leader, *others = devices.drafters
-    pairs = [(leader, other) for other in others]  # gradients and weights
-    if choice.path == "peer":
-        pairs += product(devices.targets, devices.drafters)
-    if choice.path != "pageable" and choice.queue == "shared":
-        pairs += combinations(devices.drafters, 2)  # items taken by another drafter than their home
-    places = [(a.torch_device, b.torch_device) for a, b in pairs if not devices.emulated]
-    both_ways = {way for a, b in places if a != b for way in ((a, b), (b, a))}
+    places = {device.name: device.torch_device for device in devices.all if not device.emulated}
+    pairs = [(a, b) for a, b in pairs_in_use(devices, choice) if a != b and a in places]
+    both_ways = {(places[a], places[b]) for pair in pairs for a, b in (pair, pair[::-1])}
     return sorted(both_ways, key=str)

@@ -1,4 +1,4 @@
-"""For transport.path=auto: the fastest way proven right, for each pair of devices a run copies between.
+"""Which devices a run copies between, and for transport.path=auto the fastest way proven right for each pair.
 
 On GPUs a pattern is sent both ways and the speed measured, in this process and so under its own allocator,
 before any thread starts: the first copies also switch peer access on. On logical devices speeds are those
@@ -8,7 +8,7 @@ declared. A pair whose pattern arrived wrong is never used for peer copies. Know
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from typing import Any
@@ -18,7 +18,7 @@ import torch
 from dflash.contract.config import DevicesConfig, TransportChoice
 from dflash.contract.errors import DeviceError
 from dflash.contract.link_facts import LinkFacts
-from dflash.devices import DeviceSet
+from dflash.devices import Device, DeviceSet
 from dflash.link_ends import CudaEnds
 from dflash.link_probe import LinkProbe
 
@@ -55,9 +55,9 @@ def find_routes(devices: DeviceSet, choice: TransportChoice, config: DevicesConf
 
 def doubt_peer(devices: DeviceSet, choice: TransportChoice, config: DevicesConfig) -> list[str]:
     """Pairs that a run told to copy from device to device had better not copy between, with both speeds."""
-    pairs = [pair for pair in pairs_in_use(devices, choice) if pair[0] != pair[1]]
-    if choice.path != "peer" or not pairs:
+    if choice.path != "peer":
         return []
+    pairs = [pair for pair in pairs_in_use(devices, choice) if pair[0] != pair[1]]
     if devices.emulated:
         routes = [declared_route(pair, config) for pair in pairs]
         speeds = [(r.src, r.dst, r.peer_gb_per_s, r.pinned_gb_per_s) for r in routes]
@@ -74,7 +74,7 @@ def doubt_peer(devices: DeviceSet, choice: TransportChoice, config: DevicesConfi
 
 
 def _measure(devices: DeviceSet, pairs: Sequence[Pair]) -> LinkFacts:
-    """The links that join those pairs of GPUs."""
+    """The links that join those pairs of GPUs. Pairs of one device have none."""
     used = {device.name: device for device in devices.all}
     ends = CudaEnds(list(used.values()), probe_bytes)
     facts = LinkProbe(ends, probe_bytes).measure_between([pair for pair in pairs if pair[0] != pair[1]])
@@ -83,13 +83,28 @@ def _measure(devices: DeviceSet, pairs: Sequence[Pair]) -> LinkFacts:
 
 
 def pairs_in_use(devices: DeviceSet, choice: TransportChoice) -> list[Pair]:
-    """Every direction in which a run copies or hands over: states, and sums and weights between drafters."""
+    """Every direction in which a run may copy from device to device, or hand over.
+
+    States go from targets to drafters unless they are to pass through the host, and from drafter to drafter
+    where those share a queue; sums and weights of drafters go to the first and back.
+    """
     leader, *others = devices.drafters
-    pairs = [(t.name, d.name) for t, d in product(devices.targets, devices.drafters)]
-    between = combinations(devices.drafters, 2) if choice.queue == "shared" else product([leader], others)
-    for one, other in between:
+    pairs: list[Pair] = []
+    if choice.path in ("peer", "auto"):
+        pairs += [(target.name, home.name) for target, home in _journeys(devices, choice.dispatch)]
+    moved = choice.queue == "shared" and choice.path != "pageable"
+    for one, other in combinations(devices.drafters, 2) if moved else product([leader], others):
         pairs += [(one.name, other.name), (other.name, one.name)]
     return list(dict.fromkeys(pairs))
+
+
+def _journeys(devices: DeviceSet, dispatch: str) -> Iterator[tuple[Device, Device]]:
+    """From which targets to which drafters states are sent."""
+    for (index, target), (number, drafter) in product(
+        enumerate(devices.targets), enumerate(devices.drafters)
+    ):
+        if dispatch != "local" or index % len(devices.drafters) == number:
+            yield target, drafter
 
 
 def declared_route(pair: Pair, config: DevicesConfig) -> Route:

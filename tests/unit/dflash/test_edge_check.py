@@ -15,11 +15,15 @@ from dflash.devices import DeviceSet, open_devices
 from dflash.edge_check import check_edges
 
 peer, pinned, host = (TransportChoice(*presets[name], depth=2) for name in ("peer", "pinned", "host"))
+colocated = replace(peer, dispatch="local")
 
 
 def make_gpus(targets: str, drafters: str) -> DeviceSet:
     """GPUs by number, for example "01" and "2"."""
-    gpus = [SimpleNamespace(torch_device=torch.device("cuda", i), emulated=False) for i in range(8)]
+    gpus = [
+        SimpleNamespace(name=f"cuda:{i}", torch_device=torch.device("cuda", i), emulated=False)
+        for i in range(8)
+    ]
     roles = (tuple(gpus[int(number)] for number in numbers) for numbers in (targets, drafters))
     return DeviceSet(*roles)  # type: ignore[arg-type]
 
@@ -48,6 +52,7 @@ def crossed(devices: DeviceSet, choice: TransportChoice) -> list[str]:
         ("0", "123", replace(pinned, queue="shared"), ["12", "13", "21", "23", "31", "32"]),  # moves
         ("0", "0", peer, []),
         ("01", "01", peer, ["01", "10"]),
+        ("012", "012", colocated, ["01", "02", "10", "20"]),  # nothing but gradients and weights
     ],
 )
 def test_pairs_that_the_run_copies_between_are_tried_both_ways(
