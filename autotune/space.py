@@ -171,7 +171,9 @@ def default_space(base: TrainConfig, machine: Machine, *, max_logical: int = 3) 
     devices = _device_count(base, machine, max_logical)
     budgets = _powers_of_two(base.data.max_length, base.window.tokens)
     overridden = {base.transport.queue, base.transport.path, base.transport.dispatch} != {"preset"}
-    measured = [preset for preset in presets if preset != "auto"]  # that one is a guess at the others
+    # `auto` is `peer` but for pairs that are better off through the host: one of the two is enough.
+    twin = "peer" if base.transport.preset == "auto" else "auto"
+    measured = [preset for preset in presets if preset != twin]
     dimensions = (
         Dimension("pipeline.split", _with(base.pipeline.split, _splits(devices))),
         Dimension("pipeline.token_budget", _sorted_with(base.pipeline.token_budget, budgets)),

@@ -7,7 +7,7 @@ count its parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from dflash.anchors import anchor_candidates
 from dflash.compiling import worth_compiling_hidden
 from dflash.contract.activations import BatchShape, DrafterShape, TargetShape
 from dflash.contract.cgroup import MemoryCgroup
-from dflash.contract.config import TrainConfig
+from dflash.contract.config import TrainConfig, TransportChoice
 from dflash.contract.errors import DeviceError
 from dflash.contract.memory_plan import Facts, Ledger, Line, find_remedy, host, plan_memory
 from dflash.devices import Device, DeviceSet, open_devices
@@ -27,6 +27,7 @@ from dflash.drafter import DrafterSpec
 from dflash.drafter_kernels import takes_tiles
 from dflash.mask_token import resolve_mask_token
 from dflash.packing import LayoutKind, lay_out, pack
+from dflash.routes import Route, find_routes
 from dflash.taps import resolve_taps
 from dflash.target_attention import varlen_obstacle
 from dflash.target_shapes import TargetSpec
@@ -114,14 +115,19 @@ def _entries(lines: Sequence[Line], indent: str) -> list[str]:
 
 def plan_run(config: TrainConfig) -> MemoryPlan:
     """The plan of a run that nobody has prepared. Raises UsageErrors as `prepare` would."""
-    tokenizer = open_tokenizer(config.target)
-    return make_plan(config, open_devices(config), load_documents(config, tokenizer), tokenizer)
+    tokenizer, devices = open_tokenizer(config.target), open_devices(config)
+    routes = find_routes(devices, config.transport_choice, config.devices)
+    return make_plan(config, devices, load_documents(config, tokenizer), tokenizer, routes)
 
 
 def make_plan(
-    config: TrainConfig, devices: DeviceSet, documents: Documents, tokenizer: ChatTokenizer
+    config: TrainConfig,
+    devices: DeviceSet,
+    documents: Documents,
+    tokenizer: ChatTokenizer,
+    routes: Sequence[Route],
 ) -> MemoryPlan:
-    """The plan of a run on these devices with these documents."""
+    """The plan of a run on these devices with these documents. `routes`: of `find_routes`."""
     model = read_config(config.target.model)
     spec = TargetSpec.of(model, config.target.model)
     taps = resolve_taps(config.drafter, spec.layers)
@@ -136,7 +142,7 @@ def make_plan(
         batch=batch,
         targets=tuple(_place(device) for device in devices.targets),
         drafters=tuple(_place(device) for device in devices.drafters),
-        transport=config.transport_choice,
+        transport=_as_routed(config.transport_choice, routes),
         several_batches=several,
         compiled_target=config.target.compile == "on"
         or (config.target.compile == "auto" and cuda and spec.hidden >= worth_compiling_hidden),
@@ -154,6 +160,13 @@ def make_plan(
         if cuda:
             free[device.name] = torch.cuda.mem_get_info(device.torch_device)[0]
     return MemoryPlan(facts, plan_memory(facts), free)
+
+
+def _as_routed(choice: TransportChoice, routes: Sequence[Route]) -> TransportChoice:
+    """The choice as it comes out: `auto` needs slabs as soon as one pair goes through pinned memory."""
+    if choice.path != "auto":
+        return choice
+    return replace(choice, path="pinned" if any(route.path == "pinned" for route in routes) else "peer")
 
 
 def _place(device: Device) -> str:

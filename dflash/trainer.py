@@ -300,7 +300,7 @@ def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe =
     with probe.span("load"):
         tokenizer = open_tokenizer(config.target)
         documents = load_documents(config, tokenizer)
-        memory = make_plan(config, devices, documents, tokenizer)
+        memory = make_plan(config, devices, documents, tokenizer, routes)
         if config.devices.memory_plan == "refuse":
             memory.check()
         loaded = load_target(config, device_type=devices.targets[0].torch_device.type)

@@ -194,7 +194,7 @@ class TransportConfig:
     """How hidden states travel from target to drafter."""
 
     preset: str = knob(
-        "peer",
+        "auto",
         help="queue, path and dispatch at once; see docs/transports.md",
         choices=("host", "shared", "pinned", "peer", "auto"),
         neutral=True,
@@ -306,7 +306,7 @@ presets = {
 }
 
 
-colocated_transport = ("per_drafter", "peer", "local")
+colocated_transports = tuple(("per_drafter", path, "local") for path in ("peer", "auto"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -339,14 +339,17 @@ class TrainConfig:
 
     @property
     def transport_choice(self) -> TransportChoice:
-        """Queue, path and dispatch in force. A colocated split has its own: nothing leaves a device."""
-        if self.split.colocated:
-            return TransportChoice(*colocated_transport, self.transport.depth)
+        """Queue, path and dispatch in force. A colocated split has its own: states do not leave a device.
+
+        Sums and weights do, so that `auto` goes round bad pairs there as well.
+        """
         chosen = (self.transport.queue, self.transport.path, self.transport.dispatch)
         queue, path, dispatch = (
             own if own != "preset" else given
             for own, given in zip(chosen, presets[self.transport.preset], strict=True)
         )
+        if self.split.colocated:
+            queue, path, dispatch = colocated_transports[path == "auto"]
         return TransportChoice(queue, path, dispatch, self.transport.depth)
 
     @property
@@ -462,13 +465,15 @@ def _check_colocated(config: TrainConfig) -> None:
     if not config.split.colocated:
         return
     given = (config.transport.queue, config.transport.path, config.transport.dispatch)
-    for name, own, fixed in zip(("queue", "path", "dispatch"), given, colocated_transport, strict=True):
-        if own not in ("preset", fixed):
+    for name, own, known in zip(
+        ("queue", "path", "dispatch"), given, zip(*colocated_transports, strict=True), strict=True
+    ):
+        if own not in ("preset", *known):
             raise ConfigError(
                 "a colocated split copies nothing: each batch is trained where it was made",
                 where=f"transport.{name}",
                 found=own,
-                expected=f"preset or {fixed}",
+                expected=" or ".join(dict.fromkeys(("preset", *known))),
                 remedy=f"leave transport.{name} alone, or use split "
                 f"{config.split.targets}-{config.split.drafters} with devices.gpus",
             )

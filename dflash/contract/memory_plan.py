@@ -51,7 +51,7 @@ class Facts:
     batch: BatchShape
     targets: tuple[str, ...]  # the place of each; "host" for logical devices
     drafters: tuple[str, ...]  # of each; the first leads
-    transport: TransportChoice
+    transport: TransportChoice  # its path is `pinned` where some pair of devices goes that way, never `auto`
     several_batches: bool  # a drafter trains more than one in a window, so gradients wait while it does
     compiled_target: bool
     compiled_drafter: bool
@@ -258,14 +258,13 @@ def _in_flight_lines(facts: Facts) -> Iterator[Line]:
         away = choice.path == "pinned" or any(home != place for home in _homes(facts, index))
         count = send_buffers if away and choice.path != "pageable" else 1
         yield Line(place, "send buffers", count * item, f"{count} {each}", "target", index, passing=True)
-        slabs += send_buffers * (away and choice.path in ("pinned", "auto"))
+        slabs += send_buffers * (choice.path == "pinned")
     for index, place in enumerate(facts.drafters):
         count = states_in_training + (0 if choice.path == "pageable" else _waiting(facts, index))
         why = f"{count} {each}: in training, queued, and before a full queue"
         yield Line(place, "received states", count * item, why, "drafter", index, passing=True)
     slab = min(facts.token_budget, facts.data_tokens) * facts.token_bytes
-    why = f"{slabs} of {slab / 1e6:.0f} MB" + ", should that way be chosen" * (choice.path == "auto")
-    yield Line(host, "slabs of pinned memory", slabs * slab, why, passing=True)
+    yield Line(host, "slabs of pinned memory", slabs * slab, f"{slabs} of {slab / 1e6:.0f} MB", passing=True)
     if choice.path == "pageable":
         queues = 1 if choice.queue == "shared" else len(facts.drafters)
         count = queues * choice.depth + len(facts.targets) + len(facts.drafters)

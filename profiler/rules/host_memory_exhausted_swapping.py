@@ -67,7 +67,7 @@ def _no_swap(memory: HostMemory) -> str:
 def _knobs(timeline: Timeline) -> dict[str, Scalar]:
     """Less in host memory: batches on the GPUs, or, where they are, half as many."""
     values = timeline.config_values
-    if values.get("transport.preset") != "peer":
+    if values.get("transport.preset") not in ("peer", "auto"):
         return peer_transport(timeline)
     depth = values.get("transport.depth")
     return {"transport.depth": depth // 2} if isinstance(depth, int) and depth > 1 else {}

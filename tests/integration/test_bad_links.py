@@ -62,7 +62,7 @@ def probe(bad: set[tuple[str, str]], *, host_is_right: bool = True) -> LinkFacts
 
 
 def train(
-    monkeypatch: pytest.MonkeyPatch, facts: LinkFacts
+    monkeypatch: pytest.MonkeyPatch, facts: LinkFacts, *assignments: str
 ) -> tuple[TrainResult, list[dict[str, Any]], list[str]]:
     """A run whose probe found those links: its result, copies, and what is said of its routes."""
 
@@ -71,7 +71,9 @@ def train(
 
     monkeypatch.setattr("dflash.trainer.find_routes", routes)
     rows = Rows()
-    trainer = prepare(load_config(None, (*small, "transport=auto")), probe=Probe(rows, "trainer"))
+    trainer = prepare(
+        load_config(None, (*small, "transport=auto", *assignments)), probe=Probe(rows, "trainer")
+    )
     result = trainer.run()
     copies = [row for row in rows.rows if row["name"] == "copy"]
     return result, copies, describe_routes(trainer.routes)
@@ -103,6 +105,17 @@ def test_one_bad_pair_is_gone_round_and_no_other(
     assert one_way not in direct
     assert direct, "the other pairs keep their fast way"
     assert any("7 of" in line and "logical:0" in line for line in said)
+    for ours, theirs in zip(result.losses, reference.losses, strict=True):
+        assert ours == pytest.approx(theirs, rel=2e-5)
+
+
+def test_sums_of_colocated_drafters_go_round_a_bad_pair(
+    monkeypatch: pytest.MonkeyPatch, reference: TrainResult
+) -> None:
+    facts = probe({("logical:1", "logical:0")})
+    result, copies, said = train(monkeypatch, facts, "split=colocated-2")
+    assert copies == []
+    assert any(line.startswith("pinned for logical:0>logical:1, logical:1>logical:0") for line in said)
     for ours, theirs in zip(result.losses, reference.losses, strict=True):
         assert ours == pytest.approx(theirs, rel=2e-5)
 

@@ -77,6 +77,17 @@ def test_overridden_transport_is_not_searched_by_preset(machine, base_of):
     assert default_space(config, machine).describe()["transport.preset"] == ["host"]
 
 
+def test_a_start_with_auto_is_not_tried_again_as_peer(machine, base_of):
+    presets = {
+        base: default_space(base_of(f"transport.preset={base}"), machine).describe()["transport.preset"]
+        for base in ("host", "auto")
+    }
+    assert presets == {
+        "host": ["host", "shared", "pinned", "peer"],
+        "auto": ["host", "shared", "pinned", "auto"],
+    }
+
+
 def test_start_that_needs_more_gpus_than_there_are_is_refused(gpu_machine, base_of):
     config = base_of("pipeline.split=3-1")
     with pytest.raises(DeviceError, match="needs 4 devices, 2 are there"):

@@ -74,6 +74,16 @@ def test_a_forward_holds_what_the_plan_says(layout: str) -> None:
     assert planned == pytest.approx(live.peak, rel=0.05)
 
 
+def test_slabs_are_planned_only_where_a_pair_goes_through_the_host() -> None:
+    def path(*assignments: str) -> str:
+        return plan_run(configure("transport=auto", *assignments)).facts.transport.path
+
+    slow_peers = ("devices.link_gbps=1", "devices.pinned_gbps=9")
+    assert path() == "peer"
+    assert path(*slow_peers) == "pinned"
+    assert path(*slow_peers, "devices.gpus=1") == "peer"
+
+
 def test_weights_are_counted_without_being_loaded() -> None:
     config = configure()
     plan, trainer = plan_run(config), prepare(config)

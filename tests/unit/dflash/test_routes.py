@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dflash.contract.config import DevicesConfig, TransportChoice, load_config, presets
+from dflash.contract.config import DevicesConfig, TrainConfig, TransportChoice, load_config, presets
 from dflash.contract.errors import DeviceError
 from dflash.contract.link_facts import LinkDevice, LinkEdge, LinkFacts, host
 from dflash.devices import open_devices
@@ -137,6 +137,21 @@ def test_routes_between_logical_devices_follow_the_declared_speeds() -> None:
     (route,) = find_routes(open_devices(config), config.transport_choice, faster)
     assert route.path == "peer"
     assert find_routes(open_devices(config), TransportChoice(*presets["peer"], 2), DevicesConfig()) == ()
+
+
+def test_without_a_choice_the_fastest_right_way_is_taken_and_it_is_peer_on_logical_devices() -> None:
+    config = TrainConfig(devices=DevicesConfig(kind="logical"))
+    assert config.transport.preset == "auto"
+    for split in ("2-3", "colocated-3"):
+        chosen = config.replacing({"pipeline.split": split, "window.tokens": 65536})
+        routes = find_routes(open_devices(chosen), chosen.transport_choice, chosen.devices)
+        assert {route.path for route in routes if route.src != route.dst} == {"peer"}
+
+
+def test_a_colocated_split_joins_its_devices_by_sums_and_weights_only() -> None:
+    devices = open_devices(load_config(None, ["split=colocated-3", "window.tokens=4096"]))
+    pairs = {(int(a[-1]), int(b[-1])) for a, b in pairs_in_use(devices, replace(auto, dispatch="local"))}
+    assert pairs == {(0, 0), (1, 1), (2, 2), (0, 1), (1, 0), (0, 2), (2, 0)}
 
 
 def test_pairs_are_those_a_run_copies_between() -> None:

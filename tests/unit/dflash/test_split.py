@@ -44,11 +44,13 @@ def test_roles_that_share_need_fewer_devices() -> None:
 
 
 def test_a_colocated_split_has_its_own_transport_and_refuses_another() -> None:
-    for preset in ("host", "shared", "pinned", "peer", "auto"):
+    paths = {"host": "peer", "shared": "peer", "pinned": "peer", "peer": "peer", "auto": "auto"}
+    for preset, path in paths.items():
         choice = load_config(None, ["split=colocated-2", f"transport={preset}"]).transport_choice
-        assert (choice.queue, choice.path, choice.dispatch) == ("per_drafter", "peer", "local")
+        assert (choice.queue, choice.path, choice.dispatch) == ("per_drafter", path, "local")
     for override in ("queue=shared", "path=pinned", "dispatch=least_depth"):
         with pytest.raises(ConfigError, match="copies nothing") as caught:
             load_config(None, ["split=colocated-2", f"transport.{override}"])
         assert caught.value.where == f"transport.{override.partition('=')[0]}"
     load_config(None, ["split=colocated-2", "transport.dispatch=local"])
+    assert load_config(None, ["split=colocated-2", "transport.path=auto"]).transport_choice.path == "auto"
