@@ -7,7 +7,7 @@ stream that received it and without waiting for it. Targets and drafters run as 
 batch ahead of their device, done when it has finished. On GPUs roles get devices of their own, several of
 which may stand for one GPU so that all copies are made; with `--gpus` they share devices as a run's roles do.
 `--logical` takes CPU threads, fast links and items of at most 4 kB. Exit 1 when a word differs, a batch is
-missing, or one came twice.
+missing, or one came twice. The file is written after each combination.
 """
 
 from __future__ import annotations
@@ -241,20 +241,33 @@ def parse_arguments() -> argparse.Namespace:
 def main() -> int:
     """Carry everything through every combination, print a table, write the result file."""
     arguments = parse_arguments()
-    spawn, rows = multiprocessing.get_context("spawn"), []
+    spawn, rows = multiprocessing.get_context("spawn"), list[dict[str, Any]]()
+    choices = combinations(Split.parse(arguments.split))
     with ProcessPoolExecutor(arguments.jobs, mp_context=spawn) as pool:
-        choices = combinations(Split.parse(arguments.split))
         for row in pool.map(carry_choice, itertools.repeat(arguments), choices):
             rows.append(row)
             print_row(row)
-    right = all(is_right(row) for row in rows)
-    total = sum(row["batches"] for row in rows)
-    wrong = sum(row["wrong_words"] or 0 for row in rows)
-    verdict = "right" if right else "WRONG"
-    print(f"{verdict}: {total} batches through {len(rows)} transports, {wrong} words wrong")
-    names = {"split": arguments.split, "gpus_shared": arguments.gpus, "logical": arguments.logical}
-    write_result(arguments.out, "checksums", {**names, "right": right, "batches": total, "transports": rows})
-    return 0 if right else 1
+            write_result(arguments.out, "checksums", summarise(rows, len(choices), arguments))
+    verdict = summarise(rows, len(choices), arguments)
+    words = sum(row["wrong_words"] or 0 for row in rows)
+    print(
+        f"{'right' if verdict['right'] else 'WRONG'}: {verdict['batches']} batches through {len(rows)} "
+        f"transports, {words} words wrong"
+    )
+    return 0 if verdict["right"] else 1
+
+
+def summarise(rows: list[dict[str, Any]], wanted: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """What is written, after every row. Right is the whole only when no transport is left out."""
+    return {
+        "split": arguments.split,
+        "gpus_shared": arguments.gpus,
+        "logical": arguments.logical,
+        "right": len(rows) == wanted and all(is_right(row) for row in rows),
+        "transports_left_out": wanted - len(rows),
+        "batches": sum(row["batches"] for row in rows),
+        "transports": rows,
+    }
 
 
 if __name__ == "__main__":

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import itertools
 
 import pytest
 
-from benchmarks.checksums import Load, carry, combinations, is_right, largest_logical, open_places
+from benchmarks.checksums import (
+    Load,
+    carry,
+    combinations,
+    is_right,
+    largest_logical,
+    open_places,
+    summarise,
+)
 from dflash.channel import Channel
 from dflash.contract.config import DevicesConfig, Split, TransportChoice
 from dflash.transport.carrier import LogicalCarrier
@@ -42,6 +51,14 @@ def test_a_single_wrong_word_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     row = carry(peer, open_places("1-1", fast), fast, Load(10, 256, 512))
     assert not is_right(row)
     assert (row["wrong_words"], row["missing"], row["repeated"]) == (1, 0, 0)
+
+
+def test_a_run_that_was_cut_off_is_not_right_as_a_whole() -> None:
+    arguments = argparse.Namespace(split="1-1", gpus=0, logical=True)
+    row = carry(peer, open_places("1-1", fast), fast, Load(10, 256, 512))
+    assert is_right(row)
+    assert not summarise([row], 2, arguments)["right"]
+    assert summarise([row, row], 2, arguments)["right"]
 
 
 @pytest.mark.parametrize(("times", "missing", "said"), [(0, 1, ""), (2, 0, "already done")])
