@@ -47,6 +47,12 @@ def run(
             help="Look at these optimizer steps, counted from 0, with torch.profiler; writes RUN/traces.",
         ),
     ] = None,
+    inject: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FAULT:STRENGTH", help="Plant a fault, to try the diagnosis; on logical devices only."
+        ),
+    ] = None,
     as_json: AsJson = False,
     help_knobs: Annotated[  # noqa: ARG001 - its callback does the work
         bool,
@@ -61,7 +67,8 @@ def run(
     config = configure(config_file, settings, {"data.path": data, "run.max_steps": max_steps})
     traced = [] if trace is None else ["--trace", str(StepRange.parse(trace))]
     directory = open_run_directory(run_dir, config)
-    become_trainer(["run", "--run-dir", str(directory), *traced, *(["--json"] if as_json else [])])
+    planted = [] if inject is None else ["--inject", inject]
+    become_trainer(["run", "--run-dir", str(directory), *traced, *planted, *(["--json"] if as_json else [])])
 
 
 @program.app.command("check-data")

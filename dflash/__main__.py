@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 
 from dflash.contract.config import TrainConfig, load_config
@@ -46,6 +47,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     run.add_argument("--run-dir", type=Path)
     run.add_argument("--trace", metavar="FIRST:LAST", help="optimizer steps to look at with torch.profiler")
+    run.add_argument("--inject", metavar="FAULT:STRENGTH", help="plant a fault: see docs/fault-injection.md")
     check = commands.add_parser("check-data", help="what the data would give")
     check.add_argument("config", type=Path)
     plan = commands.add_parser("plan", help="what the run would hold in memory")
@@ -64,7 +66,12 @@ def _run(arguments: argparse.Namespace) -> int:
     run, config = open_run(arguments.run_dir, arguments.config)
     from dflash.session import Session, print_document
 
-    code, document = Session(run, config, trace).carry_out()
+    session = Session(run, config, trace)
+    if arguments.inject is not None:
+        from dflash.faults.injection import prepare_injected
+
+        session.prepare_trainer = partial(prepare_injected, arguments.inject)
+    code, document = session.carry_out()
     if arguments.json:
         print_document(document)
     return code

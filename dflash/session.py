@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
@@ -72,6 +72,7 @@ class Session:
     run: RunDir
     config: TrainConfig
     trace: StepRange | None = None  # steps to look at with torch.profiler
+    prepare_trainer: Callable[..., Trainer] = prepare
     interruption: Interruption = field(default_factory=Interruption)
     _next_line_s: float = 0.0
 
@@ -82,7 +83,7 @@ class Session:
             self.interruption.install()
             self.write_start()
             tap = EventTap(log)
-            trainer = prepare(
+            trainer = self.prepare_trainer(
                 self.config, run_path=self.run.path, probe=Probe(tap, probe.stage) if self.trace else probe
             )
             self.announce(trainer)

@@ -1,0 +1,62 @@
+"""Faults of the compiler: new shapes that compile anew, kernel tuning that holds a lock others need.
+
+Both use torch's own machinery, so that what is told of them is what a real run would tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+
+import torch
+
+from dflash.batch import Batch
+from dflash.faults.rig import Rig
+
+tuning_s = 0.25  # of one tuning
+
+
+def recompiles(rig: Rig, lost: float) -> None:
+    """Targets meet new shapes all the time, and compile for each: really, without generating code."""
+    from torch._dynamo import config  # before the stages start, so that its hooks are there
+
+    function = torch.compile(_double, backend="eager", dynamic=False)
+    shapes = itertools.count(2)
+    more_s = rig.pace.forward_loss_s(lost)
+    owed_s = [0.0] * rig.pace.targets
+
+    def act(index: int, batch: Batch) -> None:
+        config.recompile_limit = config.accumulated_recompile_limit = 1 << 30  # each thread has its own
+        owed_s[index] += more_s * batch.tokens
+        while owed_s[index] > 0:
+            start_s = time.monotonic()
+            function(torch.zeros(next(shapes)))
+            owed_s[index] -= time.monotonic() - start_s
+
+    rig.forwarding.append(act)
+
+
+def autotune_lock(rig: Rig, lost: float) -> None:
+    """One target tunes kernels again and again under a lock that every launch takes."""
+    import torch._dynamo.utils as dynamo
+
+    lock = threading.Lock()
+    more_s = rig.pace.interval_s * lost / (1 - lost)
+    owed_s = 0.0
+    tuned = dynamo.compilation_time_metrics.setdefault("CachingAutotuner.benchmark_all_configs", [])
+
+    def act(_index: int, batch: Batch) -> None:
+        nonlocal owed_s
+        with lock:
+            owed_s += more_s * batch.tokens
+            if owed_s >= tuning_s:
+                time.sleep(owed_s)
+                tuned.append(owed_s)
+                owed_s = 0.0
+
+    rig.forwarding.append(act)
+
+
+def _double(values: torch.Tensor) -> torch.Tensor:
+    return values * 2
