@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from dflash.contract.config import TrainConfig
+from profiler.batch_times import batch_columns, name_main_work, read_batch_times
 from profiler.compiles import compile_columns, count_compiles, tuning_seconds
 from profiler.depths import weigh_depths
 from profiler.gil_waits import GilWaits, measure_gil
@@ -24,11 +25,6 @@ from profiler.run import Run
 from profiler.steady import SteadyRange, find_steady_range, read_windows
 from profiler.waits import clip, close_devices, close_threads, thread_spans
 
-main_work = {
-    "prefetch": "pack",
-    "target": "forward",
-    "drafter": "backward",
-}  # the span that carries a batch's tokens
 service_columns = [
     "stage", "index", "device", "clock", "batches", "tokens", "work_s", "s_per_batch", "s_per_token",
 ]  # fmt: skip
@@ -51,6 +47,7 @@ class Timeline:
     depths    one row a channel, weighted by time (profiler/depths.py)
     copies    stage (`link`: beside the stages' own work), path, src, dst, copies, bytes, seconds, GB/s
     takes     drafter index, where (home, away, n/a), takes, bytes
+    batches   one row a stage and batch: how long its work took (profiler/batch_times.py)
     compiles  one row a stage thread that compiled (profiler/compiles.py); `tuning_s`: seconds in which torch
               timed kernels to choose from, or None
     gil       which threads waited for the GIL or for a CPU, and who held it (profiler/gil_waits.py)
@@ -71,6 +68,7 @@ class Timeline:
     copies: pd.DataFrame
     takes: pd.DataFrame
     samples: pd.DataFrame
+    batches: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=batch_columns))
     compiles: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=compile_columns))
     tuning_s: float | None = None
     gil: GilWaits = field(default_factory=GilWaits)
@@ -108,6 +106,7 @@ class Timeline:
             copies=_copies(events, lo_ns, hi_ns),
             takes=_takes(events, lo_ns, hi_ns),
             samples=_samples(run.samples, start_ns, lo_ns, hi_ns),
+            batches=read_batch_times(events, lo_ns, hi_ns),
             compiles=count_compiles(events, lo_ns, hi_ns),
             tuning_s=tuning_seconds(events, lo_ns, hi_ns),
             gil=gil,
@@ -165,7 +164,7 @@ def _service(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
         stage, index = str(key[0]), key[1]
         on_gpu = set(mine.loc[mine["clock"] == "gpu", "name"])
         timed = mine[(mine["clock"] == "gpu") | ~mine["name"].isin(on_gpu)]
-        main = timed[(timed["name"] == _main_work(stage, timed)) & timed["tokens"].notna()]
+        main = timed[(timed["name"] == name_main_work(stage, timed, "ns")) & timed["tokens"].notna()]
         parts = main["ns"] / main["dur_ns"]  # a batch cut by the range's edge counts for its part
         batches, tokens = float(parts.sum()), float((parts * main["tokens"]).sum())
         work_s = float(timed["ns"].sum()) / 1e9
@@ -183,13 +182,6 @@ def _service(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows, columns=service_columns)
-
-
-def _main_work(stage: str, timed: pd.DataFrame) -> str:
-    """The span that carries a batch's tokens: the stage's own, else the longest of those with tokens."""
-    counted = timed[timed["tokens"].notna()].groupby("name", observed=True)["ns"].sum()
-    known = main_work.get(stage, "")
-    return known if known in counted.index or not len(counted) else str(counted.idxmax())
 
 
 def _copies(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
