@@ -46,7 +46,7 @@ def draw_rates(bars: Sequence[RateBar], name: str = "rates") -> Chart:
     ]
     layout = style.layout(
         xaxis=style.axis(range=[0, reach * 1.45], title=style.axis_title("tokens/s"), fixedrange=True),
-        yaxis=_name_axis(),
+        yaxis=name_axis(),
         annotations=notes,
         barmode="overlay",
         bargap=0.4,
@@ -61,7 +61,8 @@ def draw_rates(bars: Sequence[RateBar], name: str = "rates") -> Chart:
     )
 
 
-def _name_axis() -> dict[str, Any]:
+def name_axis() -> dict[str, Any]:
+    """The axis of horizontal bars, named in reading order."""
     return style.axis(
         autorange="reversed", fixedrange=True, showgrid=False, tickfont={"color": style.ink, "size": 13}
     )
@@ -132,7 +133,7 @@ def draw_closing_sums(threads: Sequence[ThreadSum], kinds: dict[str, str], name:
                 "y": labels,
                 "x": shares,
                 "customdata": [text.duration(s) for s in seconds],
-                "marker": _marker(role, looks[kind]),
+                "marker": marker_of(role, looks[kind]),
                 "hovertemplate": "%{y}<br>%{fullData.name}: %{x:.1f} %, %{customdata}<extra></extra>",
             }
         )
@@ -145,7 +146,7 @@ def draw_closing_sums(threads: Sequence[ThreadSum], kinds: dict[str, str], name:
         legend={"orientation": "h", "y": 1.0, "yanchor": "bottom", "x": 0, "traceorder": "normal"},
         margin={"l": 12, "r": 16, "t": 12, "b": 40},
         xaxis=style.axis(range=[0, 100], ticksuffix=" %", fixedrange=True),
-        yaxis=_name_axis(),
+        yaxis=name_axis(),
     )
     return Chart(
         name=name,
@@ -181,7 +182,8 @@ def _thread_sentence(thread: ThreadSum) -> str:
 _hatchings: Final = {"work": ("", "x", "+"), "wait": ("/", "\\", "-", "|"), "copy": (".",), "rest": ("",)}
 
 
-def _marker(role: str, position: int) -> dict[str, Any]:
+def marker_of(role: str, position: int) -> dict[str, Any]:
+    """Colour and hatching of the nth kind of time of a role."""
     shapes = _hatchings[role]
     marker: dict[str, Any] = {
         "color": f"var(--{role})",

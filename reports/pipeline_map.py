@@ -142,12 +142,16 @@ def _place_wide(columns: Sequence[Sequence[Card]]) -> tuple[list[Box], list[str]
     widths = [_column_width(column[0]) for column in columns]
     # The columns share what the picture's width leaves, so that it is filled whatever is missing.
     stretch = (_wide_px - 2 - _between_px * (len(columns) - 1)) / max(1, sum(widths))
-    pitch = max((_height(card) + _apart_px for column in columns for card in column), default=0.0)
-    rows = max((len(column) for column in columns), default=0)
-    height = rows * pitch
+    # Columns of as many cards stand in rows, so that their arrows run straight.
+    pitches: dict[int, float] = {}
+    for column in columns:
+        tallest = max(_height(card) + _apart_px for card in column)
+        pitches[len(column)] = max(tallest, pitches.get(len(column), 0.0))
+    height = max((count * pitch for count, pitch in pitches.items()), default=0.0)
     placed: list[list[Box]] = []
     x = 1.0
     for column, width in zip(columns, widths, strict=True):
+        pitch = pitches[len(column)]
         top = (height - pitch * len(column)) / 2
         placed.append(
             [

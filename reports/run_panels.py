@@ -1,4 +1,4 @@
-"""What a run recorded over time, as panels: queues, throughput, loss, memory, GPUs; and why one is missing.
+"""What a run recorded over time, as panels: queues, throughput, loss, memory, GIL, GPUs; or why not.
 
 Covers the whole run, not only its steady part. Knows nothing of how panels are drawn.
 """
@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 import pandas as pd
 
-from profiler.gpu_identity import gpu_uses
+from profiler.gpu_identity import GpuUse, gpu_uses
 from profiler.run import Run
 from profiler.steady import read_windows
 from reports.series import Floats, Series
@@ -25,6 +25,10 @@ _gpu_panels: Final = (  # metric, title, unit, scale, ceiling
     ("power_w", "GPU power", "W", 1.0, None),
     ("mem_used_bytes", "GPU memory", "GB", 1e-9, None),
 )
+_crowd: Final = 4  # so many GPUs share a panel whatever they do; more are drawn by role
+_gil_points: Final = 360  # looks are counted over as many stretches at most: few looks are noise
+_gil_threads: Final = 7  # drawn, those that wait most
+_least_wait: Final = 0.005
 
 
 def collect_panels(run: Run) -> tuple[Panel, ...]:
@@ -35,7 +39,8 @@ def collect_panels(run: Run) -> tuple[Panel, ...]:
         _note_panel(run, "loss", "Loss", "nats"),
         _note_panel(run, "accuracy", "Accuracy", "share"),
         _memory_panel(run),
-        *(_gpu_panel(run, *panel) for panel in _gpu_panels),
+        _gil_panel(run),
+        *(panel for kind in _gpu_panels for panel in _gpu_panels_of(run, *kind)),
     )
 
 
@@ -102,20 +107,74 @@ def _memory_panel(run: Run) -> Panel:
     )
 
 
-def _gpu_panel(run: Run, metric: str, title: str, unit: str, scale: float, ceiling: float | None) -> Panel:
+def _gil_panel(run: Run) -> Panel:
+    """Share of looks that found a thread waiting for the GIL, between rows; in a long run, every nth."""
+    looks = run.samples[(run.samples["source"] == "gil_wait") & run.samples["value"].notna()]
+    sweeps = looks[looks["metric"] == "gil_sweeps"]
+    step = max(1, -(-len(sweeps) // _gil_points))
+    at_ns, counted = (sweeps[name].to_numpy()[::step] for name in ("t_ns", "value"))
+    waits = looks[looks["metric"] == "gil_wait_samples"]
+    found = [
+        (str(key), _share_of_looks(at_ns, counted, mine))
+        for key, mine in waits.groupby("key", observed=True)
+        if len(at_ns) > 1
+    ]
+    told = [(key, shares) for key, shares in found if np.nanmax(shares, initial=0.0) >= _least_wait]
+    told = sorted(told, key=lambda item: -float(np.nansum(item[1])))[:_gil_threads]
+    t_s = (at_ns[1:].astype(np.int64) - run.start_ns) / 1e9
+    series = (
+        Series(name=key.partition(":")[2] or key, t_s=t_s, values=100 * shares, holds="since_last")
+        for key, shares in told
+    )
+    reason = f"no thread waited for more than {100 * _least_wait:g} % of any stretch" if found else None
+    return Panel(
+        title="Waiting for the GIL",
+        unit="% of the thread's time",
+        series=tuple(series),
+        reason=reason or _why_missing(run, "gil_wait", "gil_wait_samples"),
+    )
+
+
+def _share_of_looks(at_ns: Any, counted: Floats, waits: pd.DataFrame) -> Floats:
+    """Waits over looks between neighbours of `at_ns`; NaN before the thread was first seen."""
+    place = np.searchsorted(waits["t_ns"].to_numpy(), at_ns, side="right") - 1
+    totals = np.where(place >= 0, waits["value"].to_numpy(dtype=float)[np.maximum(place, 0)], np.nan)
+    looks = np.diff(counted)
+    shares = np.full(len(looks), np.nan)
+    np.divide(np.diff(totals), looks, out=shares, where=looks > 0)
+    return shares
+
+
+def _gpu_panels_of(
+    run: Run, metric: str, title: str, unit: str, scale: float, ceiling: float | None
+) -> list[Panel]:
+    """One panel, or one a role where many GPUs would hide one another."""
     samples = run.samples[(run.samples["source"] == "gpu") & (run.samples["metric"] == metric)]
     uses = gpu_uses(run.manifest) or {}
-    parts = (
-        (uses[str(key)].label if str(key) in uses else str(key), mine)
-        for key, mine in samples.groupby("key", observed=True, sort=True)
-    )
-    return Panel(
-        title=title,
-        unit=unit,
-        series=tuple(_sampled(run, parts, scale)),
-        reason=_why_missing(run, "gpu", metric),
-        ceiling=ceiling,
-    )
+    by_role: dict[str, list[tuple[GpuUse, pd.DataFrame]]] = {}
+    for key, mine in samples.groupby("key", observed=True, sort=True):
+        use = uses.get(str(key))
+        role = use.roles[0][0] if use is not None and use.roles else "others"
+        by_role.setdefault(role, []).append((use or GpuUse(str(key)), mine))
+    alone = len(by_role) < 2 or sum(map(len, by_role.values())) <= _crowd
+    if alone:
+        by_role = {"": [part for parts in by_role.values() for part in parts]}
+    return [
+        Panel(
+            title=f"{title}, {_plural(role)}" if role else title,
+            unit=unit,
+            series=tuple(
+                _sampled(run, ((use.label if alone else use.device, mine) for use, mine in parts), scale)
+            ),
+            reason=_why_missing(run, "gpu", metric),
+            ceiling=ceiling,
+        )
+        for role, parts in by_role.items()
+    ]
+
+
+def _plural(role: str) -> str:
+    return role if role.endswith("s") else f"{role}s"
 
 
 def _sampled(run: Run, parts: Iterable[tuple[str, pd.DataFrame]], scale: float) -> Iterable[Series]:

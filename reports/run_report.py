@@ -5,52 +5,62 @@ Everything shown comes from the run directory; nothing is measured here. Knows n
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-from dflash.contract.config import all_knobs
 from dflash.contract.rundir import RunDir
-from profiler.capacity import Capacities
+from profiler.capacity import Capacities, measure_loads
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis
+from profiler.rules.verdicts import named_cost_share
 from profiler.run import Run
 from profiler.throughput import Throughput
 from profiler.timeline import Timeline
 from reports import style, text
 from reports.charts import RateBar, draw_rates
 from reports.closing import draw_threads, tabulate
-from reports.finding_rows import count_verdicts, say_settings, show_finding
+from reports.finding_rows import count_verdicts, say_settings, show_finding, show_remedies
+from reports.memory_rows import compare_memory, no_plan
 from reports.page import Chart, render_page, write_page
-from reports.parts import Badge, Tile, VerdictCard, emulated_badge, say
+from reports.parts import Badge, Tile, VerdictCard, emulated_badge
 from reports.pipeline_map import draw_map
+from reports.provenance import list_facts, list_settings, show_command
 from reports.run_map import map_run
+from reports.run_marks import list_views, mark_lanes, mark_spans
 from reports.run_panels import collect_panels
-from reports.time_chart import Span, draw_over_time
+from reports.run_waterfall import explain_steps, step_to_limit
+from reports.time_chart import draw_over_time
+from reports.waterfall import draw_waterfall
 
 stage_words: Final = {"prefetch": "prefetch", "target": "targets", "drafter": "drafters"}
 _off_scale: Final = 2.0  # a bar this many times as long as the others is said, not drawn
-_facts: Final = (
-    "status", "reason", "exit_code", "started_utc", "ended_utc", "versions", "kernels", "hardware", "devices",
-    "links", "git", "books",
-)  # fmt: skip
 
 
 def write_run_report(run_path: Path, out: Path | None = None) -> Path:
-    """Write the report of the run at `run_path` (default: report.html inside it). Raises RunError."""
+    """Write the report of the run at `run_path`; the file's path. Raises RunError.
+
+    Without `out` it is report.html inside the run, and findings.json beside it; a file elsewhere leaves the
+    run as it is.
+    """
     run = Run.open(run_path)
     timeline = Timeline.of(run)
-    html = render_run(run, timeline, diagnose(timeline))
+    diagnosis = diagnose(timeline)
+    html = render_run(run, timeline, diagnosis)
+    if out is None:
+        diagnosis.save(run_path)
     return write_page(out or RunDir(run_path).report_path, html)
 
 
 def render_run(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> str:
     """The page of one run as HTML."""
+    measured, capacities = diagnosis.throughput, diagnosis.capacities
     rates, rates_note = _draw_capacities(diagnosis)
+    steps = step_to_limit(measured, capacities, measure_loads(timeline), run.emulated)
+    waterfall = draw_waterfall(steps)
     threads = draw_threads(diagnosis.closing_sums)
     panels = collect_panels(run)
-    time = draw_over_time(panels, _warm_up(diagnosis.throughput))
-    pipeline = map_run(timeline, diagnosis.capacities)
+    time = draw_over_time(panels, mark_spans(timeline, diagnosis), mark_lanes(timeline, diagnosis))
+    pipeline = map_run(timeline, capacities)
     return render_page(
         "run.html.j2",
         title=f"{run.path.resolve().name}: {diagnosis.headline}",
@@ -60,21 +70,29 @@ def render_run(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> str:
         card=_card(diagnosis),
         notices=diagnosis.warnings,
         tiles=_tiles(diagnosis),
+        steps=steps,
+        steps_note=explain_steps(capacities),
+        waterfall=waterfall,
         rates=rates,
         rates_note=rates_note,
         map_wide=draw_map(pipeline),
         map_tall=draw_map(pipeline, tall=True),
         map_note=_map_note(timeline),
+        findings=[show_finding(finding) for finding in diagnosis.findings],
+        named=text.share(named_cost_share),
+        findings_note=count_verdicts(diagnosis.findings),
+        remedies=show_remedies(diagnosis.findings, measured.tokens_per_s),
         threads=threads,
         closing=tabulate(diagnosis.closing_sums),
         time=time,
+        views=list_views(timeline, diagnosis),
         absent=[(p.title, text.missing(p.reason)) for p in panels if not any(len(s.t_s) for s in p.series)],
-        findings=[show_finding(finding) for finding in diagnosis.findings],
-        findings_note=count_verdicts(diagnosis.findings),
-        command=shlex.join(str(part) for part in run.manifest.get("command") or []) or text.missing(),
-        facts=_provenance(run),
-        config=_config_rows(run),
-        charts=[rates, threads, time],
+        memory=compare_memory(run, timeline),
+        no_plan=text.missing(no_plan),
+        command=show_command(run),
+        facts=list_facts(run),
+        settings=list_settings(run),
+        charts=[waterfall, rates, threads, time],
     )
 
 
@@ -187,33 +205,3 @@ def _map_note(timeline: Timeline) -> str:
         f"From {text.duration(start)} to {text.duration(end)} after the start, {clocks}. "
         "A stage's bar is its whole time; a queue shows its mean depth."
     )
-
-
-def _warm_up(measured: Throughput) -> list[Span]:
-    if measured.range_s is None or not measured.warmup_s:
-        return []
-    return [Span(name="warm-up", start_s=0.0, end_s=measured.range_s[0])]
-
-
-def _provenance(run: Run) -> list[tuple[str, str]]:
-    facts = [("run directory", str(run.path.resolve()))]
-    facts += [(name.replace("_", " "), say(run.manifest.get(name))) for name in _facts]
-    emulated = {True: "yes: logical devices", False: "no", None: text.missing("the run does not say")}
-    return [*facts, ("emulated", emulated[run.emulated])]
-
-
-def _config_rows(run: Run) -> list[dict[str, Any]]:
-    knobs = {knob.path: knob for knob in all_knobs}
-    rows = []
-    for name, value in run.config_values.items():
-        knob = knobs.get(name)
-        default = list(knob.default) if knob is not None and knob.is_list else knob.default if knob else None
-        rows.append(
-            {
-                "name": name,
-                "value": say(value),
-                "changed": knob is None or value != default,
-                "help": knob.meta.help if knob else "",
-            }
-        )
-    return rows

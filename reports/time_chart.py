@@ -17,6 +17,9 @@ from reports.page import Chart
 from reports.series import Series, prepare
 
 _panel_px: Final = 128
+_lane_px: Final = 32
+_lanes_head_px: Final = 26
+_most_bands: Final = 40  # drawn behind the panels; lanes show all
 _shapes: Final = {"until_next": "hv", "since_last": "vh", "no": "linear"}
 _points_in_all: Final = 40_000  # a day of many series must still open at once
 
@@ -35,11 +38,20 @@ class Panel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A stretch of time with a name, drawn behind the panels."""
+    """A stretch of time with a name, drawn behind the panels. Without a name it is only shaded."""
 
     name: str
     start_s: float
     end_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lane:
+    """What was so at times: one row of bars above the panels."""
+
+    name: str
+    pieces_s: tuple[tuple[float, float], ...]
+    colour: str = style.muted
 
 
 @dataclass(slots=True)
@@ -52,14 +64,21 @@ class _Strip:
     sentences: list[str] = field(default_factory=list)
 
 
-def draw_over_time(panels: Sequence[Panel], spans: Sequence[Span] = (), name: str = "time") -> Chart:
-    """Panels under one another over one time axis, so that zooming one zooms all."""
+def draw_over_time(
+    panels: Sequence[Panel], spans: Sequence[Span] = (), lanes: Sequence[Lane] = (), name: str = "time"
+) -> Chart:
+    """Panels under one another over one time axis, so that zooming one zooms all; lanes come first."""
     shown = [panel for panel in panels if any(len(s.t_s) for s in panel.series)]
+    lanes_px = _lanes_head_px + _lane_px * len(lanes) if lanes else 0
+    whole_px = max(1, lanes_px + _panel_px * len(shown))
     strip = _Strip()
+    if lanes:
+        _draw_lanes(strip, lanes, lanes_px / whole_px, whole_px)
     points = min(1500, max(200, _points_in_all // max(1, sum(len(panel.series) for panel in shown))))
-    for number, panel in enumerate(shown):
-        _draw_panel(strip, panel, number, len(shown), points)
-    last_axis = "y" if len(shown) < 2 else f"y{len(shown)}"
+    for place, panel in enumerate(shown):
+        top = 1 - (lanes_px + _panel_px * place) / whole_px
+        _draw_panel(strip, panel, place + bool(lanes), (top, _panel_px / whole_px), points)
+    strips = len(shown) + bool(lanes)
     layout = style.layout(
         showlegend=True,
         hovermode="x unified",
@@ -67,29 +86,71 @@ def draw_over_time(panels: Sequence[Panel], spans: Sequence[Span] = (), name: st
         margin={"l": 12, "r": 16, "t": 30, "b": 44},
         xaxis=style.axis(
             title=style.axis_title("seconds since the start"),
-            anchor=last_axis,
+            anchor="y" if strips < 2 else f"y{strips}",
             showspikes=True,
             spikemode="across",
             spikethickness=1,
             spikedash="dot",
             spikecolor=style.muted,
         ),
-        annotations=strip.titles + [_span_title(span) for span in spans],
-        shapes=[_span_shape(span) for span in spans],
+        annotations=strip.titles + [_span_title(span) for span in spans if span.name],
+        shapes=[_span_shape(span) for span in _longest(spans)],
         **strip.axes,
     )
     return Chart(
         name=name,
         spec={"data": strip.traces, "layout": layout},
         caption=" ".join(strip.sentences) or "Nothing was recorded over time.",
-        height_px=74 + _panel_px * max(1, len(shown)),
+        height_px=74 + max(_panel_px, whole_px),
     )
 
 
-def _draw_panel(strip: _Strip, panel: Panel, number: int, count: int, points: int) -> None:
-    height = 1 / count
-    head = min(0.22 * height, 26 / (_panel_px * count))
-    top = 1 - number * height
+def _longest(spans: Sequence[Span]) -> list[Span]:
+    """Those with names, and the longest of the others: thousands would make a chart slow."""
+    plain = sorted((span for span in spans if not span.name), key=lambda span: span.start_s - span.end_s)
+    return [*(span for span in spans if span.name), *plain[:_most_bands]]
+
+
+def _draw_lanes(strip: _Strip, lanes: Sequence[Lane], height: float, whole_px: int) -> None:
+    """Bars as broken lines, one trace a lane, each under its name."""
+    foot = 8 / whole_px
+    strip.axes["yaxis"] = style.axis(
+        domain=[1 - height + foot, 1 - _lanes_head_px / whole_px],
+        anchor="x",
+        range=[len(lanes) - 0.5, -0.5],
+        fixedrange=True,
+        showgrid=False,
+        zeroline=False,
+        showticklabels=False,
+    )
+    strip.titles.append(_note("<b>Findings and idle GPUs</b>", 0, 1))
+    for row, lane in enumerate(lanes):
+        x = [at for start, end in lane.pieces_s for at in (start, end, None)]
+        strip.traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines+markers",  # a moment in a long run is still a stroke
+                "x": x,
+                "y": [row + 0.25] * len(x),
+                "yaxis": "y",
+                "connectgaps": False,
+                "showlegend": False,
+                "hoverinfo": "skip",
+                "line": {"color": lane.colour, "width": 9},
+                "marker": {"color": lane.colour, "symbol": "line-ns-open", "size": 9, "line": {"width": 1.5}},
+            }
+        )
+        title = _note(style.label(lane.name), 0, row - 0.5)
+        strip.titles.append({**title, "yref": "y", "font": {"size": 11, "color": style.muted}})
+        total = sum(end - start for start, end in lane.pieces_s)
+        often = text.count_of(len(lane.pieces_s), "time")
+        strip.sentences.append(f"{lane.name}: {often}, {text.duration(total)} in all.")
+
+
+def _draw_panel(strip: _Strip, panel: Panel, number: int, place: tuple[float, float], points: int) -> None:
+    """A panel as the nth strip. `place`: its top and its height, as shares of the chart."""
+    top, height = place
+    head = min(0.22, 26 / _panel_px) * height
     suffix = "" if number == 0 else str(number + 1)
     domain = [max(0.0, top - height + head / 2), top - head]
     axis = style.axis(domain=domain, anchor="x", nticks=4, fixedrange=True)

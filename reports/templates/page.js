@@ -3,6 +3,7 @@
   "use strict";
   const root = document.documentElement;
   const narrow_px = 560;
+  const paper_px = 960; // what fits on A4 below a heading
   const touched = matchMedia("(pointer: coarse)").matches;
   const config = { displayModeBar: false };
 
@@ -30,20 +31,37 @@
     }
   };
 
-  const draw = () => {
+  const drawOne = (place) => {
     const style = getComputedStyle(root);
-    for (const place of document.querySelectorAll(".chart")) {
-      const spec = JSON.parse(document.getElementById(`${place.id}-spec`).textContent);
-      const { data, layout } = coloured(spec, style);
-      layout.width = place.clientWidth;
-      layout.height = place.clientHeight;
-      if (place.clientWidth < narrow_px) narrow(layout);
-      if (touched) layout.dragmode = false; // a finger on a chart scrolls the page
-      layout.hoverlabel = { ...layout.hoverlabel, bgcolor: style.getPropertyValue("--card").trim(),
-        bordercolor: style.getPropertyValue("--muted").trim(),
-        font: { ...layout.hoverlabel?.font, color: style.getPropertyValue("--ink").trim() } };
-      Plotly.react(place, data, layout, config);
-    }
+    const spec = JSON.parse(document.getElementById(`${place.id}-spec`).textContent);
+    const { data, layout } = coloured(spec, style);
+    layout.width = place.clientWidth;
+    if (root.classList.contains("paper")) place.style.height = `min(${place.dataset.height}, ${paper_px}px)`;
+    else place.style.height = place.dataset.height;
+    layout.height = place.clientHeight;
+    if (place.clientWidth < narrow_px) narrow(layout);
+    if (touched) layout.dragmode = false; // a finger on a chart scrolls the page
+    layout.hoverlabel = { ...layout.hoverlabel, bgcolor: style.getPropertyValue("--card").trim(),
+      bordercolor: style.getPropertyValue("--muted").trim(),
+      font: { ...layout.hoverlabel?.font, color: style.getPropertyValue("--ink").trim() } };
+    Plotly.react(place, data, layout, config);
+    waiting.delete(place);
+  };
+  const charts = [...document.querySelectorAll(".chart")];
+  for (const place of charts) place.dataset.height = place.style.height;
+  const waiting = new Set(charts);
+  const draw = () => charts.forEach(drawOne);
+
+  // Charts in view come first, so that a long page answers at once; the others follow one by one.
+  const inView = (place) => {
+    const { top, bottom } = place.getBoundingClientRect();
+    return bottom > 0 && top < innerHeight;
+  };
+  const drawRest = () => {
+    const next = [...waiting].find(inView) ?? [...waiting][0];
+    if (!next) { performance.mark("all-charts-drawn"); return; }
+    drawOne(next);
+    setTimeout(drawRest);
   };
 
   const copy = async (button) => {
@@ -62,6 +80,17 @@
   for (const button of document.querySelectorAll(".copyable button")) {
     button.addEventListener("click", () => copy(button));
   }
+  // Stretches of time by button, for those who do not drag.
+  for (const button of document.querySelectorAll(".views button")) {
+    button.addEventListener("click", () => {
+      const place = document.getElementById(button.dataset.chart);
+      if (waiting.has(place)) drawOne(place);
+      const { start, end } = button.dataset;
+      Plotly.relayout(place, start === undefined ? { "xaxis.autorange": true }
+        : { "xaxis.range": [Number(start), Number(end)] });
+      for (const other of button.parentElement.children) other.setAttribute("aria-pressed", other === button);
+    });
+  }
   let pending = 0;
   addEventListener("resize", () => {
     cancelAnimationFrame(pending);
@@ -73,7 +102,7 @@
   let opened = [];
   addEventListener("beforeprint", () => {
     root.classList.add("paper");
-    opened = [...document.querySelectorAll(".findings details:not([open])")];
+    opened = [...document.querySelectorAll("tr.named details:not([open])")];
     for (const details of opened) details.open = true;
     draw();
   });
@@ -82,5 +111,7 @@
     for (const details of opened) details.open = false;
     draw();
   });
-  draw();
+  charts.filter(inView).forEach(drawOne);
+  performance.mark("ready");
+  setTimeout(drawRest);
 })();

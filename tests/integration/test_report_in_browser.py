@@ -50,7 +50,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
 def test_every_chart_is_drawn(opened: tuple[str, str]) -> None:
     page, _ = opened
     body = page[page.index("<body>") :]
-    assert len(re.findall(r'class="chart js-plotly-plot"', body)) == 3
+    assert len(re.findall(r'class="chart js-plotly-plot"', body)) == 4
     assert len(re.findall(r'class="point"', body)) >= 10  # bars
     assert len(re.findall(r'class="js-line"', body)) >= 3  # lines over time
     assert not re.search(r"\bvar\(--series", body.split("</main>")[0])

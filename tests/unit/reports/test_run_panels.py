@@ -62,3 +62,46 @@ def test_a_source_that_never_answered_gives_its_reason_to_all_its_panels(tmp_pat
     panels = panels_of(builder)
     for title in ("GPU utilisation", "GPU power", "GPU memory"):
         assert panels[title].reason == "no NVIDIA driver library on this machine"
+
+
+def test_waits_for_the_gil_are_shares_of_looks_between_rows(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run", Play().config)
+    for at in range(4):
+        builder.sample("gil_wait", "*", "gil_sweeps", at, 50.0 * at)
+    for at, waits in ((1, 0.0), (2, 25.0)):  # on change only: none in the last second
+        builder.sample("gil_wait", "301:target-1", "gil_wait_samples", at, waits)
+    builder.sample("gil_wait", "400:idle", "gil_wait_samples", 0, 0.0)
+    (series,) = panels_of(builder)["Waiting for the GIL"].series
+    assert series.name == "target-1"
+    assert series.holds == "since_last"
+    np.testing.assert_array_equal(series.values, [np.nan, 50.0, 0.0])
+    assert list(series.t_s) == [1.0, 2.0, 3.0]
+
+
+def test_a_long_run_counts_looks_over_longer_stretches(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run", Play().config)
+    for at in range(1500):
+        builder.sample("gil_wait", "*", "gil_sweeps", at, 50.0 * at)
+        builder.sample("gil_wait", "301:busy", "gil_wait_samples", at, 20.0 * at)
+    (series,) = panels_of(builder)["Waiting for the GIL"].series
+    assert len(series.values) < 360
+    np.testing.assert_allclose(series.values, 40.0)
+
+
+def test_many_gpus_are_drawn_by_role_and_few_together(tmp_path: Path) -> None:
+    def devices(targets: int) -> list[dict[str, object]]:
+        roles = [*(("target", n) for n in range(targets)), ("drafter", 0)]
+        return [
+            {"name": f"cuda:{n}", "role": role, "index": index, "uuid": f"GPU-{n}"}
+            for n, (role, index) in enumerate(roles)
+        ]
+
+    def titles(targets: int) -> list[str]:
+        builder = RunBuilder(tmp_path / f"run{targets}", Play().config)
+        for n in range(targets + 1):
+            builder.sample("gpu", f"GPU-{n}", "power_w", 0, 500.0)
+        panels = panels_of(builder, devices=devices(targets))
+        return [title for title, panel in panels.items() if "power" in title and panel.series]
+
+    assert titles(3) == ["GPU power"]
+    assert sorted(titles(7)) == ["GPU power, drafters", "GPU power, targets"]

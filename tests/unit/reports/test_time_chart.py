@@ -4,7 +4,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from reports.series import Holds, Series
-from reports.time_chart import Panel, Span, draw_over_time
+from reports.time_chart import Lane, Panel, Span, draw_over_time
 
 
 def line(name: str, values: list[float], *, holds: Holds = "no") -> Series:
@@ -65,3 +65,27 @@ def test_the_rate_of_a_window_is_drawn_over_that_window() -> None:
     series = (line("depth", [1, 2], holds="until_next"), line("rate", [1, 2], holds="since_last"))
     chart = draw_over_time([Panel(title="x", unit="y", series=series)])
     assert [trace["line"]["shape"] for trace in chart.spec["data"]] == ["hv", "vh"]
+
+
+def test_lanes_stand_above_the_panels_on_the_same_axis_and_are_told() -> None:
+    lanes = [
+        Lane(name="<b>cause", pieces_s=((1.0, 2.0), (4.0, 4.5))),
+        Lane(name="gpu", pieces_s=((0.0, 1.0),)),
+    ]
+    chart = draw_over_time([queues, loss], lanes=lanes)
+    figure = go.Figure(chart.spec)
+    assert {trace.xaxis for trace in figure.data} == {None}
+    domains = [figure.layout[name].domain for name in ("yaxis", "yaxis2", "yaxis3")]
+    assert domains[0][0] > domains[1][1] > domains[1][0] > domains[2][1]
+    assert list(figure.data[0].x) == [1.0, 2.0, None, 4.0, 4.5, None]
+    assert "<b>cause" not in str(chart.spec)
+    assert "2\u00a0times, 1.50\u00a0s in all" in chart.caption
+
+
+def test_bands_without_a_name_are_only_shaded_and_never_thousands() -> None:
+    spans = [Span(name="warm-up", start_s=0, end_s=1)]
+    spans += [Span(name="", start_s=n, end_s=n + 0.1 * (n == 77) + 0.1) for n in range(3000)]
+    layout = draw_over_time([loss], spans).spec["layout"]
+    assert len(layout["shapes"]) <= 50
+    assert 77 in [shape["x0"] for shape in layout["shapes"]]
+    assert len([note for note in layout["annotations"] if "warm-up" in note["text"]]) == 1
