@@ -32,9 +32,7 @@ R = TypeVar("R")
 backend = "inductor"
 trace_wait_s = 120.0  # a trace that meets a compiled call may take so long
 trace_retry_s = 0.002
-worth_compiling_hidden = (
-    1024  # narrower models train in less time than they take to compile
-)
+worth_compiling_hidden = 1024  # narrower models train in less time than they take to compile
 refusal = "FX to symbolically trace"  # what a compiled function says while somebody traces
 
 
@@ -86,9 +84,12 @@ class TraceGate:
             return
         with self._changed:
             self._traces_waiting += 1
-            while self._tracing or self._working:
-                self._changed.wait()
-            self._traces_waiting -= 1
+            try:
+                while self._tracing or self._working:
+                    self._changed.wait()
+            finally:  # an interrupt must not hold back those who would begin for ever
+                self._traces_waiting -= 1
+                self._changed.notify_all()
             self._tracing = True
         self._inside.it = True
         try:
@@ -108,6 +109,11 @@ working = _gate.working
 def _compiling() -> bool:
     """Whether the calling thread is inside a compilation."""
     return torch._guards.CompileContext.try_get() is not None
+
+
+def is_worth_compiling(hidden: int, device_type: str) -> bool:
+    """Whether layers of that width are compiled on such devices when it is left to us."""
+    return device_type == "cuda" and hidden >= worth_compiling_hidden
 
 
 def compiler_switch() -> str | None:
@@ -166,7 +172,7 @@ class Compiled(Generic[P, R]):
                 "a compiled function cannot run, since another thread of this process traces with torch.fx",
                 where=self._plain.__qualname__,
                 found=f"a trace that lasted over {trace_wait_s:g} s, or whose state was left behind",
-                remedy="trace before training starts, or set target.compile=off and drafter.compile=off",
+                remedy="trace before training starts, or set target.compile=off and drafter.attention=sdpa",
             )
         time.sleep(trace_retry_s)
 

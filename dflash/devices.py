@@ -196,6 +196,13 @@ def open_devices(config: TrainConfig) -> DeviceSet:
     )
 
 
+def resolve_dtype(choice: str, device_type: str) -> torch.dtype:
+    """The dtype of a `dtype` knob on such devices."""
+    if choice == "auto":
+        choice = "bfloat16" if device_type == "cuda" else "float32"
+    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[choice]
+
+
 def wants_cuda(config: TrainConfig) -> bool:
     """Whether stages run on GPUs. Raises DeviceError when they must and there are none."""
     present = torch.cuda.is_available()

@@ -11,7 +11,7 @@ import torch
 from dflash.attention import LayerKinds, SdpaView, View
 from dflash.batch import Batch
 from dflash.compiled_drafter import CompiledRunner
-from dflash.compiling import compiler_switch, worth_compiling_hidden
+from dflash.compiling import compiler_switch, is_worth_compiling
 from dflash.contract.config import DrafterConfig, TrainConfig
 from dflash.contract.errors import ConfigError
 from dflash.drafter import DrafterSpec, LayerRunner, PlainRunner
@@ -33,7 +33,7 @@ def takes_tiles(config: DrafterConfig, spec: Width, device_type: str) -> bool:
 
     Uncompiled it would keep the scores of every query and key, so `auto` wants a compiler switched on.
     """
-    worth = device_type == "cuda" and spec.hidden >= worth_compiling_hidden and compiler_switch() is None
+    worth = is_worth_compiling(spec.hidden, device_type) and compiler_switch() is None
     return config.attention == "flex" or (config.attention == "auto" and worth)
 
 

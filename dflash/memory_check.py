@@ -7,7 +7,7 @@ count its parameters.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +15,12 @@ import numpy as np
 import torch
 
 from dflash.anchors import anchor_candidates
-from dflash.compiling import worth_compiling_hidden
 from dflash.contract.activations import BatchShape, DrafterShape, TargetShape
 from dflash.contract.cgroup import MemoryCgroup
 from dflash.contract.config import TrainConfig, TransportChoice
 from dflash.contract.errors import DeviceError
 from dflash.contract.memory_plan import Facts, Ledger, Line, find_remedy, host, plan_memory
-from dflash.devices import Device, DeviceSet, open_devices
+from dflash.devices import Device, DeviceSet, open_devices, resolve_dtype
 from dflash.documents import Documents, load_documents
 from dflash.drafter import DrafterSpec
 from dflash.drafter_kernels import takes_tiles
@@ -29,6 +28,7 @@ from dflash.mask_token import resolve_mask_token
 from dflash.packing import LayoutKind, lay_out, pack
 from dflash.routes import Route, find_routes
 from dflash.taps import resolve_taps
+from dflash.target import runs_compiled
 from dflash.target_attention import varlen_obstacle
 from dflash.target_shapes import TargetSpec
 from dflash.target_weights import read_config
@@ -89,8 +89,9 @@ class MemoryPlan:
         return f"no settings are enough: it takes {other}, or a smaller target"
 
     def to_json(self) -> dict[str, Any]:
-        """For run.json and `plan --json`."""
-        return {**self.ledger.to_json(self.free_bytes), "fits": not self.lacking()}
+        """For run.json and `plan --json`. `facts`: what the plan was made of, so that another can be made."""
+        plan = self.ledger.to_json(self.free_bytes)
+        return {**plan, "fits": not self.lacking(), "facts": asdict(self.facts)}
 
     def describe(self) -> str:
         """The ledger for people."""
@@ -133,20 +134,20 @@ def make_plan(
     taps = resolve_taps(config.drafter, spec.layers)
     mask = resolve_mask_token(config.drafter.mask_token_id, tokenizer, spec.vocab)
     drafter = DrafterSpec.of(config.drafter, spec, taps, mask_token_id=mask)
-    cuda = not devices.emulated
-    kind = _likely_layout(config, spec, cuda=cuda)
-    batch, several = _largest_batch(documents, config, kind)
+    device_type = devices.targets[0].torch_device.type
+    batch, several = _largest_batch(documents, config, _likely_layout(config, spec, device_type))
     facts = Facts(
-        target=_target_shape(model, spec, taps[-1] + 1, _each_bytes(config.target.dtype, cuda=cuda)),
-        drafter=_drafter_shape(drafter, _each_bytes(config.drafter.dtype, cuda=cuda)),
+        target=_target_shape(
+            model, spec, taps[-1] + 1, resolve_dtype(config.target.dtype, device_type).itemsize
+        ),
+        drafter=_drafter_shape(drafter, resolve_dtype(config.drafter.dtype, device_type).itemsize),
         batch=batch,
         targets=tuple(_place(device) for device in devices.targets),
         drafters=tuple(_place(device) for device in devices.drafters),
         transport=_as_routed(config.transport_choice, routes),
         several_batches=several,
-        compiled_target=config.target.compile == "on"
-        or (config.target.compile == "auto" and cuda and spec.hidden >= worth_compiling_hidden),
-        compiled_drafter=takes_tiles(config.drafter, drafter, "cuda" if cuda else "cpu"),
+        compiled_target=runs_compiled(config.target.compile, spec, device_type),
+        compiled_drafter=takes_tiles(config.drafter, drafter, device_type),
         checkpointing=config.drafter.checkpointing == "layers",
         chunk_blocks=config.objective.chunk_blocks,
         token_budget=config.pipeline.token_budget,
@@ -157,7 +158,7 @@ def make_plan(
     )
     free = {host: _host_free_bytes()}
     for device in devices.all:
-        if cuda:
+        if not device.emulated:
             free[device.name] = torch.cuda.mem_get_info(device.torch_device)[0]
     return MemoryPlan(facts, plan_memory(facts), free)
 
@@ -173,23 +174,17 @@ def _place(device: Device) -> str:
     return host if device.emulated else device.name
 
 
-def _each_bytes(choice: str, *, cuda: bool) -> int:
-    wide = choice == "float32" or (choice == "auto" and not cuda)
-    return 4 if wide else 2
-
-
-def _likely_layout(config: TrainConfig, spec: TargetSpec, *, cuda: bool) -> LayoutKind:
+def _likely_layout(config: TrainConfig, spec: TargetSpec, device_type: str) -> LayoutKind:
     """What the leak probe will most probably find; it needs a target to try."""
     choice = config.target.layout
     if choice != "auto":
         return choice  # type: ignore[return-value]
     if spec.attention_kinds != ("full_attention",):
         return "padded"
-    dtype = torch.float32 if _each_bytes(config.target.dtype, cuda=cuda) == 4 else torch.bfloat16
-    wanted = config.target.attention == "varlen" or (config.target.attention == "auto" and cuda)
-    if wanted and varlen_obstacle(spec, dtype, "cuda" if cuda else "cpu") is None:
-        return "flat"
-    return "packed"
+    dtype = resolve_dtype(config.target.dtype, device_type)
+    attention = config.target.attention
+    wanted = attention == "varlen" or (attention == "auto" and device_type == "cuda")
+    return "flat" if wanted and varlen_obstacle(spec, dtype, device_type) is None else "packed"
 
 
 def _largest_batch(documents: Documents, config: TrainConfig, kind: LayoutKind) -> tuple[BatchShape, bool]:

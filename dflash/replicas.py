@@ -21,7 +21,7 @@ from dflash.batch import Batch, HiddenStates, WindowInfo
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DFlashError
 from dflash.contract.events import Probe
-from dflash.devices import Device, Moment, reached
+from dflash.devices import Device, Moment, reached, resolve_dtype
 from dflash.drafter import Drafter
 from dflash.drafter_kernels import choose_kernels, plan_batch, takes_tiles
 from dflash.objective import block_inputs, train_objective
@@ -49,7 +49,7 @@ class Replica:
     ) -> None:
         place = device.torch_device
         self.device, self.config = device, config
-        self.drafter = drafter.to(place, _dtype(config.drafter.dtype, place))
+        self.drafter = drafter.to(place, resolve_dtype(config.drafter.dtype, place.type))
         self.embedding = embedding.to(place, drafter.dtype)
         self.head = self.embedding if head is embedding else head.to(place, drafter.dtype)
         self._view_of, self.drafter.runner = choose_kernels(config, drafter.spec, place)
@@ -135,12 +135,6 @@ class Replica:
     def await_weights(self) -> None:
         """Let what the calling thread enqueues wait for the weights of the last step."""
         self.settled.order_stream()
-
-
-def _dtype(choice: str, place: torch.device) -> torch.dtype:
-    if choice == "auto":
-        choice = "bfloat16" if place.type == "cuda" else "float32"
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[choice]
 
 
 class ReplicaGroup:

@@ -17,9 +17,10 @@ from torch import Tensor, nn
 
 from dflash.attention import upload
 from dflash.batch import Batch, Layout
-from dflash.compiling import working, worth_compiling_hidden
+from dflash.compiling import is_worth_compiling, working
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError
+from dflash.devices import resolve_dtype
 from dflash.taps import resolve_taps
 from dflash.target_attention import use_varlen, varlen, varlen_kernel, varlen_obstacle
 from dflash.target_body import compile_layers, copy_to, cut
@@ -48,7 +49,7 @@ def load_target(config: TrainConfig, device_type: str = "cpu") -> LoadedTarget:
     """
     chosen = config.target
     attention = "sdpa" if chosen.attention in ("auto", "varlen") else chosen.attention
-    dtype = _dtype(chosen.dtype, device_type)
+    dtype = resolve_dtype(chosen.dtype, device_type)
     weights = read_target(chosen.model, seed=chosen.seed, dtype=dtype, attention=attention)
     spec = TargetSpec.of(weights.config, chosen.model)
     if _takes_varlen(chosen.attention, spec, dtype, device_type) and use_varlen(weights.body):
@@ -62,14 +63,8 @@ def load_target(config: TrainConfig, device_type: str = "cpu") -> LoadedTarget:
         spec=spec,
         taps=taps,
         attention=attention,
-        compile=_is_compiled(chosen.compile, spec, device_type),
+        compile=runs_compiled(chosen.compile, spec, device_type),
     )
-
-
-def _dtype(choice: str, device_type: str) -> torch.dtype:
-    if choice == "auto":
-        choice = "bfloat16" if device_type == "cuda" else "float32"
-    return {"float32": torch.float32, "bfloat16": torch.bfloat16}[choice]
 
 
 def _takes_varlen(choice: str, spec: TargetSpec, dtype: torch.dtype, device_type: str) -> bool:
@@ -86,10 +81,9 @@ def _takes_varlen(choice: str, spec: TargetSpec, dtype: torch.dtype, device_type
     return obstacle is None and (choice == "varlen" or device_type == "cuda")
 
 
-def _is_compiled(choice: str, spec: TargetSpec, device_type: str) -> bool:
-    return choice == "on" or (
-        choice == "auto" and device_type == "cuda" and spec.hidden >= worth_compiling_hidden
-    )
+def runs_compiled(choice: str, spec: TargetSpec, device_type: str) -> bool:
+    """Whether copies of such a target run compiled; `choice` of target.compile."""
+    return choice == "on" or (choice == "auto" and is_worth_compiling(spec.hidden, device_type))
 
 
 @dataclass(slots=True)

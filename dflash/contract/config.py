@@ -99,7 +99,8 @@ class DrafterConfig:
     seed: int = knob(0, help="seed of the initial drafter weights", low=0, neutral=False)
     attention: str = knob(
         "auto",
-        help="flex: FlexAttention in compiled layers, needs a GPU; sdpa: by document; auto: flex on CUDA",
+        help="flex: FlexAttention in compiled layers, needs a GPU; sdpa: by document; "
+        "auto: flex on CUDA, unless layers are narrow",
         choices=("auto", "flex", "sdpa"),
         neutral=True,
     )

@@ -12,6 +12,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from dflash.contract.config import all_knobs
+
 root = Path(__file__).parents[2]
 packages = ("dflash", "profiler", "autotune", "reports", "cli")
 sources = sorted(path for package in packages for path in (root / package).rglob("*.py"))
@@ -126,3 +128,18 @@ def test_every_declared_dependency_is_pinned() -> None:
     pins = (root / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pinned = {line.partition("==")[0].lower().replace("_", "-") for line in pins if "==" in line}
     assert (declared() | declared("dev")) - pinned == set()
+
+
+def test_settings_that_texts_advise_exist() -> None:
+    """`section.knob=value` in a message must be something a reader can set."""
+    sections = "|".join({knob.path.partition(".")[0] for knob in all_knobs})
+    setting = re.compile(rf"(?<![\w./])((?:{sections})\.[a-z_]+)=")
+    advised = {
+        (name_of(path), found)
+        for path in sources
+        for node in ast.walk(parse(path))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for found in setting.findall(node.value)
+    }
+    assert len(advised) > 10
+    assert advised <= {(name, knob.path) for name, _ in advised for knob in all_knobs}

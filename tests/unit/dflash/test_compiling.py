@@ -333,3 +333,22 @@ def test_no_warning_is_left_when_all_goes_well(graphs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compiled(double)(torch.ones(2))
+
+
+def test_an_interrupted_wait_for_a_trace_holds_nobody_back(monkeypatch):
+    gate, worked = TraceGate(), threading.Event()
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def work():
+        with gate.working():
+            worked.set()
+
+    monkeypatch.setattr(gate, "_working", 1)  # somebody computes
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(gate._changed, "wait", interrupt)
+        with gate.tracing():
+            pass
+    threading.Thread(target=work, daemon=True).start()
+    assert worked.wait(10)

@@ -1,4 +1,4 @@
-"""FlexAttention's view against SDPA's; eager, as the CPU has no kernel and no gradient (tests/gpu has both)."""
+"""FlexAttention's view against SDPA's; eager, as the CPU has no kernel or gradient (tests/gpu has both)."""
 
 import random
 from types import SimpleNamespace
