@@ -112,6 +112,8 @@ class BatchShape:
         if half == len(self.documents):
             documents = tuple((max(1, tokens // 2), anchors) for tokens, anchors in documents)
         width = max(tokens for tokens, _ in documents)
+        if self.rows == 1:  # perhaps one flat row of them all
+            width = max(width, -(-self.width // 2))
         return BatchShape(documents=documents, rows=max(1, self.rows // 2), width=width, masked=self.masked)
 
 

@@ -254,6 +254,13 @@ def test_chunks_bound_the_logits() -> None:
     assert logits(20) == 3 * 20 * 4 * 1000 * 2  # and the gradient of the chunk before
 
 
+def test_half_of_one_flat_row_is_as_wide_as_half_of_all_documents() -> None:
+    flat = BatchShape(documents=((100, 4),) * 8, rows=1, width=800, masked=False)
+    assert (flat.halved().rows, flat.halved().width) == (1, 400)
+    padded = BatchShape(documents=((100, 4),) * 8, rows=8, width=100, masked=False)
+    assert (padded.halved().rows, padded.halved().width) == (4, 100)
+
+
 def test_half_a_batch_has_half_the_documents_or_half_of_one() -> None:
     assert batch.halved().documents == ((100, 40),)
     assert batch.halved().halved().documents == ((50, 40),)
