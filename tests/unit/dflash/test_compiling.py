@@ -346,9 +346,9 @@ def test_an_interrupted_wait_for_a_trace_holds_nobody_back(monkeypatch):
             worked.set()
 
     monkeypatch.setattr(gate, "_working", 1)  # somebody computes
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(gate._changed, "wait", interrupt)
-        with gate.tracing():
+        with pytest.raises(KeyboardInterrupt), gate.tracing():
             pass
     threading.Thread(target=work, daemon=True).start()
     assert worked.wait(10)
