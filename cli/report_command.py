@@ -1,0 +1,69 @@
+"""`dflash-profile report`: one HTML file for people, or Markdown to paste into an issue tracker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from cli.console import print_json, say, show
+from cli.options import AsJson
+from dflash.contract.errors import RunError, UsageError
+
+formats: Final = ("html", "md")
+
+
+def report_run(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's directory.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File to write. [default: RUN/report.html; md: stdout]", metavar="FILE"),
+    ] = None,
+    form: Annotated[
+        str, typer.Option("--format", help="html: one page. md: Markdown for an issue.", metavar="html|md")
+    ] = "html",
+    as_json: AsJson = False,
+) -> None:
+    """Write the report of a recorded run.
+
+    One HTML file that needs no network, with findings.json beside it; or Markdown to paste.
+    """
+    if form not in formats:
+        raise UsageError(
+            f"no report is written as {form!r}",
+            where="--format",
+            expected="html or md; for paper or a picture, print the page from a browser",
+        )
+    if form == "md":
+        _write_markdown(run, out, as_json)
+        return
+    from reports.run_report import write_run_report
+
+    path = write_run_report(run, out)
+    if as_json:
+        print_json({"run": str(run), "report": str(path)})
+    else:
+        show(str(path))
+
+
+def _write_markdown(run_path: Path, out: Path | None, as_json: bool) -> None:
+    from profiler.diagnosis import diagnose
+    from profiler.run import Run
+    from profiler.timeline import Timeline
+    from reports.page import write_page
+    from reports.run_markdown import describe_run
+
+    run = Run.open(run_path)
+    diagnosis = diagnose(Timeline.of(run))
+    try:
+        diagnosis.save(run_path)
+    except RunError as error:  # a run on a read-only disk can still be described
+        say(error.render())
+    body = describe_run(run, diagnosis)
+    if out is not None:
+        write_page(out, body)
+    if as_json:
+        print_json({"run": str(run_path), "report": out and str(out), "markdown": None if out else body})
+    else:
+        show(str(out) if out is not None else body.rstrip())

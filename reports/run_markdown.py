@@ -1,0 +1,108 @@
+"""The diagnosis of a run as Markdown, to paste into an issue tracker: verdict, numbers, hypotheses, remedies.
+
+What comes from a run is escaped: no markup, no table cell torn open, no person or issue called by accident.
+Knows nothing of HTML pages.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from dflash.contract.rundir import printable
+from profiler.finding import Diagnosis
+from profiler.run import Run
+from reports import text
+from reports.finding_rows import RemedyRow, count_verdicts, show_finding, show_remedies
+from reports.provenance import list_facts, show_command
+
+_markup: Final = re.compile(r"([\\`*_{}\[\]<>|~])")
+_callers: Final = re.compile(r"([@#])(?=\w)")  # names and numbers of issues
+_line_start: Final = re.compile(r"^([-+=#])")
+
+
+def describe_run(run: Run, diagnosis: Diagnosis) -> str:
+    """The whole text, ending with a line break."""
+    measured = diagnosis.throughput
+    primary = diagnosis.primary
+    remedies = show_remedies(diagnosis.findings, measured.tokens_per_s)
+    first = next((row for row in remedies if primary is not None and row.cause == primary.cause), None)
+    blocks = [
+        f"## {escape(run.path.resolve().name)}: {escape(diagnosis.headline)}",
+        f"**Why:** {escape(diagnosis.why)}",
+        f"**Next:** {escape(diagnosis.next_step)}",
+        _fenced(first.toml, "toml") if first is not None and first.toml else "",
+        _emulation(run.emulated),
+        _table(("figure", "value"), _numbers(diagnosis)),
+        "### Hypotheses\n\n" + escape(count_verdicts(diagnosis.findings) or "No cause was considered."),
+        _hypotheses(diagnosis),
+        *(_what_if(remedies) if remedies else []),
+        "".join(f"- left out: {escape(warning)}\n" for warning in diagnosis.warnings).rstrip(),
+        _provenance(run),
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def escape(words: object) -> str:
+    """`words` as plain Markdown text on one line."""
+    line = " ".join(printable(str(words)).split())
+    line = _markup.sub(r"\\\1", line)
+    line = _callers.sub("\\1\u200b", line)  # a space that is not seen keeps a tracker from linking
+    return _line_start.sub(r"\\\1", line)
+
+
+def _emulation(emulated: bool | None) -> str:
+    if emulated is None:
+        return "*Emulated or not: n/a, the run does not say.*"
+    return "*Emulated on logical devices: says nothing of GPU speed.*" if emulated else ""
+
+
+def _numbers(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    measured, capacities = diagnosis.throughput, diagnosis.capacities
+    rate = text.rate(measured.tokens_per_s, measured.reason)
+    if text.is_known(measured.low):
+        windows = text.count_of(measured.windows_used, "window")
+        rate += f" ({text.interval} {text.rate_range(measured.low, measured.high)}, {windows})"
+    return [
+        ("throughput", rate),
+        ("pipeline efficiency", text.share(capacities.pipeline_efficiency, capacities.reason)),
+        ("targets alone", text.rate(capacities.targets_alone, capacities.reason)),
+        ("drafters alone", text.rate(capacities.drafters_alone, capacities.reason)),
+    ]
+
+
+def _hypotheses(diagnosis: Diagnosis) -> str:
+    rows = [show_finding(finding) for finding in diagnosis.findings]
+    cells = [(row.cause, row.predicted_cost, row.measured_cost, row.verdict, row.decided) for row in rows]
+    return (
+        _table(("cause", "predicted cost", "measured cost", "verdict", "the number that decided"), cells)
+        if cells
+        else ""
+    )
+
+
+def _what_if(remedies: Sequence[RemedyRow]) -> list[str]:
+    rows = [
+        (row.remedy, row.gain + (f", to {row.rate}" if row.rate else ""), row.settings or "no knob does it",
+         row.condition or "–")
+        for row in remedies
+    ]  # fmt: skip
+    return ["### What if", _table(("change", "predicted gain", "options", "pays when"), rows)]
+
+
+def _provenance(run: Run) -> str:
+    rows = [("command", show_command(run)), *list_facts(run)]
+    body = _table(("fact", "value"), rows)
+    return f"<details><summary>Provenance</summary>\n\n{body}\n\n</details>"
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *([escape(cell) for cell in row] for row in rows)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+
+
+def _fenced(body: str, language: str) -> str:
+    longest = max((len(run) for run in re.findall(r"`+", body)), default=0)
+    fence = "`" * max(3, longest + 1)
+    return f"{fence}{language}\n{body}\n{fence}"
