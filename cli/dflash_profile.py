@@ -15,6 +15,7 @@ from cli import (
     import_command,
     links_command,
     live_command,
+    report_command,
 )
 from cli.conclusion import conclude, diagnose_kept
 from cli.console import Program, print_json, say, show, stdout_kept_for_result
@@ -99,27 +100,7 @@ def diagnose_run(run: RunPath, as_json: AsJson = False) -> None:
         show(full_diagnosis(diagnosis))
 
 
-@program.app.command("report")
-def report_run(
-    run: RunPath,
-    out: Annotated[
-        Path | None, typer.Option(help="File to write. [default: RUN/report.html]", metavar="FILE")
-    ] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Write the report of a recorded run.
-
-    One HTML file that needs no network.
-    """
-    from reports.run_report import write_run_report
-
-    path = write_run_report(run, out)
-    if as_json:
-        print_json({"run": str(run), "report": str(path)})
-    else:
-        show(str(path))
-
-
+program.app.command("report")(report_command.report_run)
 program.app.command("compare")(compare_command.compare_runs)
 program.app.command("import")(import_command.import_file)
 program.app.command("links")(links_command.measure_links)
