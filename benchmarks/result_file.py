@@ -18,7 +18,7 @@ from typing import Any
 import torch
 import transformers
 
-from dflash.contract.rundir import utc_now
+from dflash.contract.rundir import utc_now, write_text
 
 
 def write_result(path: Path | None, benchmark: str, figures: Mapping[str, Any]) -> dict[str, Any]:
@@ -29,11 +29,14 @@ def write_result(path: Path | None, benchmark: str, figures: Mapping[str, Any]) 
 
 
 def write_beside(path: Path | None, ending: str, text: str) -> None:
-    """`text` to `path`, or with `ending` to a text file named after it; nothing when `path` is None."""
+    """`text` to `path`, or with `ending` to a text file named after it; nothing when `path` is None.
+
+    The file is replaced whole, so that a page that writes after every row may be cut off at any moment.
+    """
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    (path.with_name(f"{path.stem}_{ending}.txt") if ending else path).write_text(text)
+    write_text(path.with_name(f"{path.stem}_{ending}.txt") if ending else path, text)
 
 
 def describe_machine() -> dict[str, Any]:

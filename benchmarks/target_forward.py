@@ -13,7 +13,6 @@ the CPU.
 from __future__ import annotations
 
 import argparse
-import gc
 import json
 import subprocess
 import sys
@@ -27,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.contest import free_memory
 from benchmarks.result_file import package_versions, summary, write_result
 from benchmarks.target_case import (
     Documents,
@@ -112,13 +112,6 @@ def open_device() -> Device:
     device: Device = CudaDevice(0) if torch.cuda.is_available() else LogicalDevice(0)
     device.bind_thread()
     return device
-
-
-def free_memory() -> None:
-    """Give back what no tensor holds any more."""
-    gc.collect()
-    if torch.cuda.is_available():
-        torch.cuda.empty_cache()
 
 
 def measure_plain(device: Device, choice: argparse.Namespace) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The four transport presets on real GPUs: same losses, and the tokens/s of each.
+"""The transport presets on real GPUs: same losses, and the tokens/s of each.
 
 Trains the same windows through every preset in one process, one after the other, twice through `peer`:
     python benchmarks/transport_presets.py --out DIR [--target random:qwen3-1.7b] [--split 1-1] [--steps 24]
@@ -10,11 +10,9 @@ Exit 1 when they do not. Writes DIR/transport_presets.json and one run directory
 from __future__ import annotations
 
 import argparse
-import gc
 import hashlib
 import json
 import os
-import platform
 import sys
 import time
 from pathlib import Path
@@ -23,16 +21,17 @@ from typing import Any
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # deterministic matrix products
 
 import torch
-import transformers
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.contest import free_memory
+from benchmarks.result_file import write_result
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.events import open_events
 from dflash.contract.rundir import create_run, utc_now
 from dflash.session import Session
 from dflash.trainer import prepare
 
-runs = ("peer", "peer", "pinned", "shared", "host")
+runs = ("peer", "peer", "auto", "pinned", "shared", "host")
 
 
 def configure(arguments: argparse.Namespace, preset: str) -> TrainConfig:
@@ -130,24 +129,10 @@ def main() -> int:
             f"{preset:8} {rows[-1]['tokens_per_s']:10.0f} tokens/s  last loss {rows[-1]['losses'][-1]:.6f}",
             flush=True,
         )
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        free_memory()
     verdict = compare(rows, arguments.split)
-    document = {
-        "when": utc_now(),
-        "command": sys.argv,
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
-        "cpu_count": os.cpu_count(),
-        "versions": {
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
-        "rows": rows,
-        "comparison": verdict,
-    }
-    (arguments.out / "transport_presets.json").write_text(json.dumps(document, indent=1) + "\n")
+    figures = {"rows": rows, "comparison": verdict}
+    write_result(arguments.out / "transport_presets.json", "transport_presets", figures)
     print(json.dumps(verdict))
     return 0 if verdict["same"] else 1
 

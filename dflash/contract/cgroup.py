@@ -55,7 +55,12 @@ class MemoryCgroup:
 
     def usage_bytes(self) -> int | None:
         """What the process's own group holds, page cache included, or None when nobody counts."""
-        return self._first(("memory.current", "memory.usage_in_bytes"))
+        found = (
+            _number(chain[0] / name)
+            for chain in self.chains
+            for name in ("memory.current", "memory.usage_in_bytes")
+        )
+        return next((usage for usage in found if usage is not None), None)
 
     def free_bytes(self) -> int | None:
         """What is left below every limit of the chain; idle page cache counts as free. None: no limit."""
@@ -82,15 +87,6 @@ class MemoryCgroup:
                 counts = dict(line.split(maxsplit=1) for line in lines)
                 if "oom_kill" in counts:
                     return int(counts["oom_kill"])
-        return None
-
-    def _first(self, names: tuple[str, ...]) -> int | None:
-        for chain in self.chains:
-            for name in names:
-                for directory in chain[:1]:
-                    value = _number(directory / name)
-                    if value is not None:
-                        return value
         return None
 
 

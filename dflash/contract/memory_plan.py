@@ -51,7 +51,9 @@ class Facts:
     batch: BatchShape
     targets: tuple[str, ...]  # the place of each; "host" for logical devices
     drafters: tuple[str, ...]  # of each; the first leads
-    transport: TransportChoice  # its path is `pinned` where some pair of devices goes that way, never `auto`
+    transport: (
+        TransportChoice  # `pinned` where `auto` sends some pair that way; `auto` itself counts as `peer`
+    )
     several_batches: bool  # a drafter trains more than one in a window, so gradients wait while it does
     compiled_target: bool
     compiled_drafter: bool

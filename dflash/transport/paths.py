@@ -203,12 +203,6 @@ class PinnedPath(_OverlappedPath):
         return "pinned"
 
 
-def _view(slab: Tensor, taps: Tensor) -> Tensor:
-    """The first bytes of the slab in the shape and dtype of `taps`."""
-    with torch.inference_mode(False):
-        return slab[: taps.nbytes].view(taps.dtype).view(taps.shape)
-
-
 class AutoPath(_OverlappedPath):
     """For each pair of devices the way that was found for it; through the host where none was."""
 
@@ -238,3 +232,9 @@ def open_path(name: str, carrier: Carrier, devices: DeviceSet, ways: Mapping[tup
     kinds: dict[str, Callable[[Carrier, DeviceSet], Path]]
     kinds = {"pageable": PageablePath, "pinned": PinnedPath, "peer": PeerPath}
     return kinds[name](carrier, devices)
+
+
+def _view(slab: Tensor, taps: Tensor) -> Tensor:
+    """The first bytes of the slab in the shape and dtype of `taps`."""
+    with torch.inference_mode(False):
+        return slab[: taps.nbytes].view(taps.dtype).view(taps.shape)
