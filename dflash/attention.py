@@ -19,12 +19,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from dflash.batch import Batch
+from dflash.contract.activations import blocks_per_call
 
 full, sliding = "full_attention", "sliding_attention"
-
-# Blocks of one document that share a call: its mask and scores stay small, and early blocks do not pay for
-# context they cannot see.
-blocks_per_call = 64
 
 
 class View(Protocol):

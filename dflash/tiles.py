@@ -14,7 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-tile = 128  # rows and columns of a tile
+from dflash.contract.activations import tile_rows
+
+tile = tile_rows  # rows and columns; the memory plan counts by the same
 
 Numbers = NDArray[np.int32]
 Places = NDArray[np.int64]

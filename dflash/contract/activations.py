@@ -14,8 +14,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 float_bytes = 4
-tile_rows = 128  # compiled kernels take rows in whole tiles
-blocks_per_call = 64  # of one document, in one call of the plain attention
+tile_rows = 128  # rows and columns of a tile: compiled kernels take rows in whole tiles
+# Of one document, in one call of the plain attention: its mask and scores stay small, and early blocks do not
+# pay for context they cannot see.
+blocks_per_call = 64
 
 
 @dataclass(frozen=True, slots=True)
