@@ -15,6 +15,7 @@ import pandas as pd
 from profiler.gpu_identity import GpuUse, gpu_uses
 from profiler.run import Run
 from profiler.steady import read_windows
+from profiler.waits import stages
 from reports.series import Floats, Series
 from reports.time_chart import Panel
 
@@ -99,11 +100,12 @@ def _number_in(note: str | None, key: str) -> float:
 def _memory_panel(run: Run) -> Panel:
     samples = run.samples[run.samples["key"] == "tree"]
     parts = ((name, samples[samples["metric"] == metric]) for metric, name in _memory_kinds.items())
+    series = tuple(_sampled(run, parts, 1e-9))
     return Panel(
         title="Host memory",
         unit="GB resident",
-        series=tuple(_sampled(run, parts, 1e-9)),
-        reason=_why_missing(run, "host", "rss_anon_bytes"),
+        series=series,
+        reason=None if series else _why_missing(run, "host", "rss_anon_bytes"),
     )
 
 
@@ -126,12 +128,12 @@ def _gil_panel(run: Run) -> Panel:
         Series(name=key.partition(":")[2] or key, t_s=t_s, values=100 * shares, holds="since_last")
         for key, shares in told
     )
-    reason = f"no thread waited for more than {100 * _least_wait:g} % of any stretch" if found else None
+    quiet = f"no thread waited for more than {100 * _least_wait:g} % of any stretch"
     return Panel(
         title="Waiting for the GIL",
         unit="% of the thread's time",
         series=tuple(series),
-        reason=reason or _why_missing(run, "gil_wait", "gil_wait_samples"),
+        reason=quiet if found else _why_missing(run, "gil_wait", "gil_wait_samples"),
     )
 
 
@@ -154,23 +156,26 @@ def _gpu_panels_of(
     by_role: dict[str, list[tuple[GpuUse, pd.DataFrame]]] = {}
     for key, mine in samples.groupby("key", observed=True, sort=True):
         use = uses.get(str(key))
-        role = use.roles[0][0] if use is not None and use.roles else "others"
+        role = use.roles[0][0] if use is not None and use.roles else ""
+        role = role if role in stages else "others"
         by_role.setdefault(role, []).append((use or GpuUse(str(key)), mine))
     alone = len(by_role) < 2 or sum(map(len, by_role.values())) <= _crowd
     if alone:
         by_role = {"": [part for parts in by_role.values() for part in parts]}
-    return [
-        Panel(
-            title=f"{title}, {_plural(role)}" if role else title,
-            unit=unit,
-            series=tuple(
-                _sampled(run, ((use.label if alone else use.device, mine) for use, mine in parts), scale)
-            ),
-            reason=_why_missing(run, "gpu", metric),
-            ceiling=ceiling,
+    panels = []
+    for role in sorted(by_role, key=(*stages, "others", "").index):
+        named = ((use.label if alone else use.device, mine) for use, mine in by_role[role])
+        series = tuple(_sampled(run, named, scale))
+        panels.append(
+            Panel(
+                title=f"{title}, {_plural(role)}" if role else title,
+                unit=unit,
+                series=series,
+                reason=None if series else _why_missing(run, "gpu", metric),
+                ceiling=ceiling,
+            )
         )
-        for role, parts in by_role.items()
-    ]
+    return panels
 
 
 def _plural(role: str) -> str:

@@ -1,61 +1,106 @@
-"""The page in a real browser without a network: charts are drawn, nothing is complained of."""
+"""The page in a real browser without a network: charts are drawn, nothing is complained of, keys do."""
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+from benchmarks.headless_browser import Browser
+from benchmarks.report_speed import all_drawn, find_browser
 from reports.run_report import write_run_report
 from tests.played_pipeline import play
 
 pytestmark = pytest.mark.browser
 
-browser_names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-flags = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-    "--enable-logging=stderr",
-    "--v=0",
-    "--virtual-time-budget=10000",
-    "--dump-dom",
-)
+drawn = "document.querySelectorAll('.chart.js-plotly-plot .main-svg').length"
+range_shown = "document.getElementById('chart-time').layout.xaxis.range"
+colour_of = "getComputedStyle(document.querySelector('{}')).{}"
 
 
 @pytest.fixture(scope="module")
-def opened(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
-    """The page after its scripts ran, and what the browser logged."""
-    base = tmp_path_factory.mktemp("browser")
-    report = write_run_report(play(base / "run", targets=2, preset="host", target_copy_s=0.5, windows=20))
-    browser = next(filter(None, map(shutil.which, browser_names)))
-    done = subprocess.run(
-        [browser, *flags, f"--user-data-dir={base / 'profile'}", report.as_uri()],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    return done.stdout, done.stderr
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "run"
+    return write_run_report(play(run, targets=2, preset="host", target_copy_s=0.5, windows=20))
 
 
-def test_every_chart_is_drawn(opened: tuple[str, str]) -> None:
-    page, _ = opened
-    body = page[page.index("<body>") :]
-    assert len(re.findall(r'class="chart js-plotly-plot"', body)) == 4
-    assert len(re.findall(r'class="point"', body)) >= 10  # bars
-    assert len(re.findall(r'class="js-line"', body)) >= 3  # lines over time
-    assert not re.search(r"\bvar\(--series", body.split("</main>")[0])
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+    program = find_browser()
+    assert program is not None
+    with Browser(program, tmp_path_factory.mktemp("profile")) as window:
+        yield window
 
 
-def test_the_console_stays_empty(opened: tuple[str, str]) -> None:
-    _, log = opened
-    assert [line for line in log.splitlines() if "CONSOLE" in line] == []
+@pytest.fixture
+def page(browser: Browser, report: Path) -> Browser:
+    browser.look(width=1280, height=900)
+    browser.log.clear()
+    browser.requests.clear()
+    browser.open(report, all_drawn)
+    return browser
+
+
+def test_every_chart_is_drawn_in_colours_of_the_page(page: Browser) -> None:
+    assert page.evaluate(f"{drawn} >= 4")
+    assert page.evaluate("document.querySelectorAll('.point').length") >= 10
+    assert page.evaluate("document.querySelectorAll('.js-line').length") >= 3
+    assert page.evaluate("!document.querySelector('main').innerHTML.includes('var(--series')")
+
+
+def test_nothing_is_asked_for_and_the_console_stays_empty(page: Browser, report: Path) -> None:
+    """C084: with the network off the page is whole."""
+    assert page.log == []
+    assert set(page.requests) == {report.as_uri()}
+
+
+def test_charts_out_of_view_do_not_hold_up_those_in_view(page: Browser) -> None:
+    names = page.evaluate("performance.getEntriesByType('mark').map((mark) => mark.name)")
+    assert names == ["ready", "all-charts-drawn"]
+
+
+def test_a_button_zooms_all_panels_and_says_that_it_is_pressed(page: Browser) -> None:
+    whole = page.evaluate(range_shown)
+    page.evaluate("document.querySelectorAll('.views button')[1].focus()")
+    page.press("Enter")
+    zoomed = page.evaluate(range_shown)
+    assert zoomed[0] > whole[0] or zoomed[1] < whole[1]
+    pressed = "[...document.querySelectorAll('.views button')].map((b) => b.getAttribute('aria-pressed'))"
+    assert page.evaluate(pressed)[:2] == ["false", "true"]
+    page.evaluate("document.querySelectorAll('.views button')[0].click()")
+    assert page.evaluate(pressed)[0] == "true"
+    assert page.evaluate(range_shown)[1] >= zoomed[1]
+
+
+def test_the_first_tab_leads_past_everything_to_the_verdict(page: Browser) -> None:
+    page.press("Tab")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "#main"
+    assert page.evaluate("document.activeElement.getBoundingClientRect().left >= 0")
+    page.press("Tab")
+    assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+
+
+def test_a_dark_screen_gets_a_dark_page_with_charts_to_match(page: Browser, report: Path) -> None:
+    light = page.evaluate(colour_of.format("body", "backgroundColor"))
+    page.look(width=1280, height=900, scheme="dark")
+    page.open(report, all_drawn)
+    assert page.evaluate(colour_of.format("body", "backgroundColor")) != light
+    ink = page.evaluate("getComputedStyle(document.documentElement).getPropertyValue('--ink').trim()")
+    assert page.evaluate("document.getElementById('chart-time').layout.font.color") == ink
+
+
+@pytest.mark.parametrize("width", [360, 768, 1280, 2200])
+def test_no_window_needs_scrolling_sideways(page: Browser, report: Path, width: int) -> None:
+    page.look(width=width, height=900)
+    page.open(report, all_drawn)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_paper_gets_every_chart_and_the_evidence_of_what_was_found(page: Browser) -> None:
+    page.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert page.evaluate("document.querySelectorAll('tr.named details:not([open])').length") == 0
+    assert page.evaluate("document.getElementById('chart-time').clientHeight") <= 960
+    page.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert page.evaluate("document.querySelectorAll('tr.named details[open]').length") == 0
+    assert len(page.pdf()) > 10_000
