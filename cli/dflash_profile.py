@@ -16,6 +16,7 @@ from cli import (
     links_command,
     live_command,
     report_command,
+    whatif_command,
 )
 from cli.conclusion import conclude, diagnose_kept
 from cli.console import Program, print_json, say, show, stdout_kept_for_result
@@ -102,6 +103,7 @@ def diagnose_run(run: RunPath, as_json: AsJson = False) -> None:
 
 program.app.command("report")(report_command.report_run)
 program.app.command("compare")(compare_command.compare_runs)
+program.app.command("whatif")(whatif_command.ask_what_if)
 program.app.command("import")(import_command.import_file)
 program.app.command("links")(links_command.measure_links)
 program.app.command("doctor")(doctor_command.check_up)

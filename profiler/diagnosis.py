@@ -12,6 +12,7 @@ import pandas as pd
 
 from profiler.capacity import Capacities, Loads, measure_capacities, measure_loads, shares_devices
 from profiler.finding import ClosingPart, ClosingSum, Diagnosis, Evidence, Finding
+from profiler.forecast.gains import predict_gains
 from profiler.rules import all_rules
 from profiler.rules.verdicts import percent
 from profiler.throughput import measure_throughput
@@ -27,7 +28,7 @@ def diagnose(timeline: Timeline) -> Diagnosis:
     throughput = measure_throughput(timeline)
     loads = measure_loads(timeline)
     capacities = measure_capacities(loads, throughput, shared_device=shares_devices(timeline))
-    findings = rank([finding for rule in all_rules for finding in rule(timeline)])
+    findings = predict_gains(timeline, rank([finding for rule in all_rules for finding in rule(timeline)]))
     primary = next((finding for finding in findings if finding.supported), None)
     headline, why, next_step = _say(primary) if primary else _say_unexplained(loads, capacities)
     return Diagnosis(

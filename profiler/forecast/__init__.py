@@ -1,0 +1,1 @@
+"""What a change would do to a run: throughput, memory and what limits it, before anybody tries."""

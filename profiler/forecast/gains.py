@@ -1,0 +1,159 @@
+"""What removing each supported cause would gain, by the forecast: fills `Finding.predicted_gain`.
+
+A cause is removed where it sits in the model (copies off the stages, packing for nothing, no straggler,
+no waits for the GIL); where it sits in a setting, the remedy's knobs are applied. What the model has no
+place for is priced by the time it was measured to take. Knows nothing of how causes are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dflash.contract.errors import DFlashError
+from profiler.finding import Finding
+from profiler.forecast.closed_form import estimate
+from profiler.forecast.model import Line, PipelineModel
+from profiler.forecast.observations import observe
+from profiler.forecast.predictor import Predictor
+from profiler.forecast.setting import Setting
+from profiler.timeline import Timeline
+
+few_items: Final = 2  # queued: enough to hide a copy
+drafter_cause: Final = "drafter-too-slow"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Base:
+    """What a change starts from."""
+
+    timeline: Timeline
+    predictor: Predictor
+
+    @property
+    def model(self) -> PipelineModel:
+        return self.predictor.model
+
+    @property
+    def now(self) -> Setting:
+        return self.predictor.now
+
+
+Change = Callable[[_Base], tuple[PipelineModel, Setting] | None]
+
+
+def predict_gains(timeline: Timeline, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The same findings, with gains where there is something to gain and it can be told."""
+    findings = tuple(findings)
+    if not any(finding.supported and _may_gain(finding) for finding in findings):
+        return tuple(finding if finding.supported else _without(finding) for finding in findings)
+    try:
+        base = _Base(timeline, Predictor([observe(timeline)]))
+    except DFlashError as error:
+        return tuple(replace(f, predicted_gain_reason=error.what) for f in findings)
+    return tuple(
+        _with_gain(finding, base) if finding.supported else _without(finding) for finding in findings
+    )
+
+
+def _may_gain(finding: Finding) -> bool:
+    return finding.is_sickness or bool(finding.remedy and finding.remedy.knobs)
+
+
+def _without(finding: Finding) -> Finding:
+    reason = "rejected: nothing to remove" if finding.verdict == "rejected" else "the cause was not judged"
+    return replace(finding, predicted_gain=None, predicted_gain_reason=reason)
+
+
+def _with_gain(finding: Finding, base: _Base) -> Finding:
+    remove = _changes.get(finding.cause)
+    change = (remove(base) if remove else None) or _by_remedy(finding, base)
+    if change is None and finding.cause == drafter_cause:
+        change = _drafters_as_fast_as_targets(base)
+    if change is not None:
+        model, setting = change
+        gain = base.predictor.predict(setting, model).ratio - 1.0
+    elif finding.is_sickness and finding.measured_cost_share is not None and finding.measured_cost_share < 1:
+        gain = 1.0 / (1.0 - finding.measured_cost_share) - 1.0
+    else:
+        return finding
+    return replace(finding, predicted_gain=gain, predicted_gain_reason=None)
+
+
+def _by_remedy(finding: Finding, base: _Base) -> tuple[PipelineModel, Setting] | None:
+    """The setting that the remedy's knobs make; None without knobs or for a configuration that cannot be."""
+    config = base.timeline.config
+    if config is None or finding.remedy is None or not finding.remedy.knobs:
+        return None
+    try:
+        return base.model, Setting.of(config.replacing(finding.remedy.knobs))
+    except DFlashError:
+        return None
+
+
+def _copies_beside(base: _Base) -> tuple[PipelineModel, Setting]:
+    """States go from device to device beside the stages' work, to a queue of each drafter."""
+    now = base.now
+    depth = min(now.depth, few_items)
+    changed = replace(now, path="peer", shared_queue=False, dispatch="least_depth", depth=depth)
+    return base.model, changed
+
+
+def _free_packing(base: _Base) -> tuple[PipelineModel, Setting]:
+    return replace(base.model, pack=Line()), base.now
+
+
+def _drafters_as_fast_as_targets(base: _Base) -> tuple[PipelineModel, Setting] | None:
+    """Without a device to move: drafters' work so short that they no longer hold the targets up."""
+    windows = base.predictor.windows(base.now)
+    seconds = estimate(base.model, base.now, windows).seconds
+    factor = seconds["targets"] / seconds["drafters"]
+    if factor >= 1.0:
+        return None
+    model = base.model
+    return replace(model, backward=model.backward.times(factor), step_s=model.step_s * factor), base.now
+
+
+def _all_as_fast(base: _Base) -> tuple[PipelineModel, Setting] | None:
+    """No target slower than the usual one; None where no target is."""
+    if not any(factor > 1.0 for factor in base.model.target_factors):
+        return None
+    return replace(base.model, target_factors=tuple(min(f, 1.0) for f in base.model.target_factors)), base.now
+
+
+def _without_gil_waits(base: _Base) -> tuple[PipelineModel, Setting] | None:
+    """Work without its waits for the GIL; None where nobody was seen to wait."""
+    work = {stage: 1.0 - _gil_share(base.timeline, stage) for stage in ("prefetch", "target", "drafter")}
+    if all(share == 1.0 for share in work.values()):
+        return None
+    model = base.model
+    changed = replace(
+        model,
+        pack=model.pack.times(work["prefetch"]),
+        forward=model.forward.times(work["target"]),
+        target_extra_s=model.target_extra_s * work["target"],
+        backward=model.backward.times(work["drafter"]),
+        drafter_extra_s=model.drafter_extra_s * work["drafter"],
+        step_s=model.step_s * work["drafter"],
+    )
+    return changed, base.now
+
+
+def _gil_share(timeline: Timeline, stage: str) -> float:
+    """The part of a stage's work that was waiting for the GIL."""
+    mine = timeline.devices[timeline.devices["stage"] == stage]
+    waited = float(mine.loc[mine["kind"] == "gil_wait", "seconds"].sum())
+    worked = float(mine.loc[mine["kind"] == "work", "seconds"].sum())
+    return waited / (waited + worked) if waited else 0.0
+
+
+_changes: Final[dict[str, Change]] = {
+    "sync-d2h-on-critical-path": _copies_beside,
+    "h2d-on-drafter-critical-path": _copies_beside,
+    "host-staging-queue-too-deep": _copies_beside,
+    "shared-queue-cross-device": _copies_beside,
+    "prefetch-starvation": _free_packing,
+    "one-gpu-throttled": _all_as_fast,
+    "gil-contention": _without_gil_waits,
+}

@@ -1,0 +1,102 @@
+"""What a pipeline's parts cost: the numbers a forecast is made of, however they were come by.
+
+Knows nothing of queues, nor of how the numbers were fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Final
+
+from profiler.forecast.setting import Setting
+
+Windows = tuple[tuple[float, ...], ...]  # tokens of each batch of each window
+hops: Final = {  # copies that a batch's states make on each path
+    "pageable": ("pageable down", "pageable up"),
+    "pinned": ("pinned down", "pinned up"),
+    "peer": ("peer",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Seconds as an affine function of an amount: `fixed_s` + `slope_s` × amount."""
+
+    fixed_s: float = 0.0
+    slope_s: float = 0.0
+
+    def at(self, amount: float) -> float:
+        """Seconds for that amount."""
+        return self.fixed_s + self.slope_s * amount
+
+    def times(self, factor: float) -> Line:
+        """The same, `factor` times as long."""
+        return Line(self.fixed_s * factor, self.slope_s * factor)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PipelineModel:
+    """Seconds of work with nobody beside, by stage; and what the stages do to each other."""
+
+    pack: Line  # of tokens of a batch
+    forward: Line
+    backward: Line
+    target_extra_s: float = 0.0  # a batch, on the stage's own thread, besides
+    drafter_extra_s: float = 0.0
+    step_s: float = 0.0  # a window: the optimizer
+    merge_s: float = 0.0  # a window and further drafter: its gradients
+    noise: Mapping[str, float] = field(default_factory=dict)  # by stage: relative deviation of a batch's work
+    target_factors: tuple[float, ...] = ()  # how much longer each target takes; 1 for those beyond
+    links: Mapping[str, Line] = field(default_factory=dict)  # by hop: of bytes
+    token_bytes: float = 0.0  # of hidden states
+    cores: float | None = None  # that logical devices compute on; None: devices of their own
+    crowding: float = 0.0  # how much longer work takes for each other stage at work, on logical devices
+    windows: Windows = ((1.0,),)  # as they were
+
+    def target_factor(self, index: int) -> float:
+        """How much longer that target takes than the usual one."""
+        return self.target_factors[index] if index < len(self.target_factors) else 1.0
+
+    def window_s(self, drafters: int) -> float:
+        """Sum and optimizer step of a window."""
+        return self.step_s + self.merge_s * (drafters - 1)
+
+    def hop_s(self, hop: str, tokens: float) -> float:
+        """One copy of a batch's states; nothing where its speed is not known."""
+        return self.links[hop].at(tokens * self.token_bytes) if hop in self.links else 0.0
+
+    def way(self, setting: Setting) -> str:
+        """The path in force: of `auto`, the faster one."""
+        if setting.path != "auto":
+            return setting.path
+        many = 1e6
+        both = {"peer", *hops["pinned"]} <= set(self.links)
+        slow = both and self.links["peer"].at(many) > sum(self.links[hop].at(many) for hop in hops["pinned"])
+        return "pinned" if slow else "peer"
+
+    def slowdown(self, running: float) -> float:
+        """How much longer work takes while that many stages work at once."""
+        shared = max(running / self.cores, 1.0) if self.cores else 1.0
+        return shared * (1.0 + self.crowding * max(running - 1.0, 0.0))
+
+
+def lay_windows(model: PipelineModel, setting: Setting, now: Setting) -> Windows:
+    """The windows that the setting would make of the same documents; `now`: the one they were seen in.
+
+    As they were where budget and window are; else as few batches as the budget allows, all equally full.
+    """
+    same_size = setting.window_tokens == now.window_tokens
+    if same_size and setting.token_budget == now.token_budget:
+        return model.windows
+    factor = 1.0 if same_size else (setting.window_tokens or 1) / (now.window_tokens or 1)
+    # Where the budget is as it was, batches are as full as they were.
+    largest = max(tokens for window in model.windows for tokens in window)
+    budget = largest if setting.token_budget == now.token_budget else setting.token_budget or largest
+    return tuple(_even(factor * sum(window), budget) for window in model.windows)
+
+
+def _even(size: float, budget: float) -> tuple[float, ...]:
+    count = max(ceil(size / budget), 1)
+    return (size / count,) * count

@@ -1,0 +1,210 @@
+"""What a run tells about its pipeline: batches with their times, copies, steps, windows.
+
+Gathered from a Timeline. Knows nothing of how numbers are made of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from dflash.contract.config import TrainConfig
+from dflash.contract.errors import RunError
+from profiler.batch_times import main_work
+from profiler.forecast.model import Line, Windows, hops
+from profiler.forecast.setting import Setting, observed_setting
+from profiler.rules.verdicts import lacking
+from profiler.run import Run, missing_name
+from profiler.throughput import resample_rates
+from profiler.timeline import Timeline
+
+Floats = NDArray[np.float64]
+window_parts: Final = ("sum", "optimizer", "checkpoint")  # work of a window, not of a batch
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Batches:
+    """Batches of one stage, by time."""
+
+    index: NDArray[np.int64]  # of the thread
+    tokens: Floats
+    seconds: Floats
+    beside: Floats  # stages at work meanwhile
+
+
+@dataclass(frozen=True, eq=False, slots=True, kw_only=True)
+class Observations:
+    """One run, as far as a forecast cares."""
+
+    setting: Setting
+    samples: Mapping[str, Batches]  # by stage
+    windows: Windows
+    tokens_per_s: float
+    deviation: float  # of tokens_per_s, relative: what another run of that length would differ by
+    target_extra_s: float
+    drafter_extra_s: float
+    step_s: float
+    merge_s: float | None  # for each drafter but the first; None: there was one only
+    links: Mapping[str, Line]
+    measured_hops: frozenset[str]  # of `links`; the others are declared, or measured apart
+    token_bytes: float
+    cores: float | None  # that logical devices computed on; None: devices of their own, or not recorded
+    emulated: bool = False
+
+
+def observe(
+    timeline: Timeline, *, cores: float | None = None, links: Mapping[str, Line] | None = None
+) -> Observations:
+    """What the timeline tells. Raises RunError when that is too little for a forecast.
+
+    `cores`: that logical devices computed on, where known. `links`: speeds known from elsewhere.
+    """
+    setting = observed_setting(timeline)
+    lack = lacking(timeline) if setting is not None else "the run holds no spans of targets or of drafters"
+    if setting is None or lack is not None:
+        raise RunError("the run is no basis for a forecast", found=lack, remedy="record a longer run")
+    used = timeline.windows.iloc[timeline.steady.warmup_windows :]
+    rates = resample_rates(used)
+    measured = _measured_links(timeline)
+    declared = declared_links(timeline.config) if timeline.config is not None and timeline.emulated else {}
+    batches = {stage: _batches(timeline, stage) for stage in main_work}
+    counts = {stage: max(_count(timeline, stage), 1.0) for stage in main_work}
+    step_s, merge_s = _window_work(timeline, setting, len(used))
+    return Observations(
+        setting=setting,
+        samples=batches,
+        windows=_windows(timeline, used),
+        tokens_per_s=float(used["tokens"].sum() / used["seconds"].sum()),
+        deviation=float(rates.std() / rates.mean()),
+        target_extra_s=_extra(timeline, "target") / counts["target"],
+        drafter_extra_s=_extra(timeline, "drafter") / counts["drafter"],
+        step_s=step_s,
+        merge_s=merge_s,
+        links={**declared, **(links or {}), **measured},
+        measured_hops=frozenset(measured),
+        token_bytes=_token_bytes(timeline),
+        cores=cores if timeline.emulated else None,
+        emulated=bool(timeline.emulated),
+    )
+
+
+def observe_run(run: Run, timeline: Timeline) -> Observations:
+    """The same, with what the run directory knows besides."""
+    hardware = run.manifest.get("hardware")
+    cores = hardware.get("usable_cores") or hardware.get("cores") if isinstance(hardware, Mapping) else None
+    return observe(timeline, cores=float(cores) if isinstance(cores, int) else None, links=_link_facts(run))
+
+
+def _batches(timeline: Timeline, stage: str) -> Batches:
+    mine = timeline.batches[timeline.batches["stage"] == stage]
+    columns = (mine[name].to_numpy(dtype=float) for name in ("tokens", "seconds", "beside"))
+    return Batches(mine["index"].to_numpy(dtype=np.int64), *columns)
+
+
+def _windows(timeline: Timeline, used: pd.DataFrame) -> Windows:
+    """Tokens of the batches of each steady window, as the targets forwarded them."""
+    frame = timeline.batches[timeline.batches["stage"] == "drafter"]
+    frame = frame.drop_duplicates("batch")
+    found = []
+    totals = dict(zip(used["window"], used["tokens"], strict=True))
+    for window, tokens in frame.groupby("window", sort=True)["tokens"]:
+        total = totals.get(window)
+        if total is not None and abs(float(tokens.sum()) - total) <= 0.001 * total:  # whole
+            found.append(tuple(map(float, tokens)))
+    if found:
+        return tuple(found)
+    # A trainer that does not number its batches, or whose batches and windows differ: all alike.
+    mean = float(frame["tokens"].mean()) if len(frame) else float(used["tokens"].mean())
+    size = float(used["tokens"].mean())
+    count = max(round(size / mean), 1) if mean > 0 else 1
+    return ((size / count,) * count,)
+
+
+def _count(timeline: Timeline, stage: str) -> float:
+    return float(timeline.service.loc[timeline.service["stage"] == stage, "batches"].sum())
+
+
+def _extra(timeline: Timeline, stage: str) -> float:
+    """Seconds of a stage's threads that are no main work, work of windows, copy or wait."""
+    mine = timeline.devices[timeline.devices["stage"] == stage]
+    other = (mine["kind"] == "work") & ~mine["name"].isin([main_work[stage], *window_parts])
+    return float(mine.loc[other | mine["kind"].isin(["unaccounted", "gpu_wait"]), "seconds"].sum())
+
+
+def _window_work(timeline: Timeline, setting: Setting, windows: int) -> tuple[float, float | None]:
+    """Seconds of a window's step, and of each further drafter's gradients."""
+    mine = timeline.devices[(timeline.devices["stage"] == "drafter") & (timeline.devices["kind"] == "work")]
+    whole = float(mine.loc[mine["name"].isin(window_parts), "seconds"].sum()) / windows
+    if setting.drafters == 1:
+        return whole, None
+    merge = float(mine.loc[mine["name"] == "sum", "seconds"].sum()) / windows / (setting.drafters - 1)
+    return whole - merge * (setting.drafters - 1), merge
+
+
+def _token_bytes(timeline: Timeline) -> float:
+    tokens = timeline.batches.loc[timeline.batches["stage"] == "target", "tokens"].mean()
+    for frame, count in ((timeline.takes, "takes"), (timeline.copies, "copies")):
+        known = frame[frame["bytes"].notna() & (frame["bytes"] > 0)]
+        if len(known) and tokens > 0:
+            return float(known["bytes"].sum() / known[count].sum() / tokens)
+    return 0.0
+
+
+def _measured_links(timeline: Timeline) -> dict[str, Line]:
+    """Of each path that the run copied over: seconds by bytes, its declared fixed part taken off."""
+    found = {}
+    config = timeline.config
+    latency = config.devices.link_latency_us / 1e6 if config is not None and timeline.emulated else 0.0
+    copies = timeline.copies[timeline.copies["bytes"] > 0]
+    for hop, mine in copies.groupby(copies.apply(_hop, axis=1)):
+        count, size, seconds = (float(mine[name].sum()) for name in ("copies", "bytes", "seconds"))
+        fixed = min(latency, seconds / count)
+        found[str(hop)] = Line(fixed, (seconds - fixed * count) / size)
+    return found
+
+
+def _hop(copy: pd.Series) -> str:
+    """What kind of copy: one through host memory goes down to it or up from it."""
+    if copy["path"] == "peer":
+        return "peer"
+    from_host = copy["src"] in ("host", "cpu") or (copy["src"] == missing_name and copy["stage"] == "drafter")
+    return f"{'pinned' if copy['path'] == 'pinned' else 'pageable'} {'up' if from_host else 'down'}"
+
+
+def declared_links(config: TrainConfig) -> dict[str, Line]:
+    """The links of logical devices, by hop."""
+    speeds = {
+        "peer": config.devices.link_gbps,
+        "pinned": config.devices.pinned_gbps,
+        "pageable": config.devices.pageable_gbps,
+    }
+    latency = config.devices.link_latency_us / 1e6
+    return {hop: Line(latency, 1e-9 / speed) for path, speed in speeds.items() for hop in hops[path]}
+
+
+def _way(edge: Mapping[str, Any]) -> str:
+    return "up" if edge["src"] == "host" else "down"
+
+
+def _link_facts(run: Run) -> dict[str, Line]:
+    """Median speeds of links.json, where the run has one; it may come from a stranger."""
+    path = run.path / "links.json"
+    try:
+        facts: Any = json.loads(path.read_text(encoding="utf-8"))
+        edges = facts["edges"]
+        speeds: dict[str, list[float]] = {}
+        for edge in edges:
+            speed = edge["gb_per_s"]
+            if isinstance(speed, int | float) and math.isfinite(speed) and speed > 0:
+                hop = "peer" if edge["path"] == "peer" else f"{edge['path']} {_way(edge)}"
+                speeds.setdefault(hop, []).append(float(speed))
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return {name: Line(0.0, 1e-9 / float(np.median(found))) for name, found in speeds.items()}

@@ -1,0 +1,160 @@
+"""Predictions from one fit: tokens per second with an interval, what limits, and what the figures rest on.
+
+A prediction is the measured rate times what the simulation says of the change, so that what the model
+leaves out of both cancels. Its interval joins the runs' own fluctuation, what the fit does not know (by
+bootstrap) and a widening for each step outside of what was seen, also said in words. Knows nothing of run
+directories.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from profiler.forecast.closed_form import estimate
+from profiler.forecast.fitting import Fit, fit_model
+from profiler.forecast.model import PipelineModel, Windows, hops, lay_windows
+from profiler.forecast.observations import Observations
+from profiler.forecast.setting import Setting
+from profiler.forecast.simulation import Played, simulate
+
+normal_90: Final = 1.645
+model_deviation: Final = 0.01  # of a prediction within what was seen
+_most: Final = 0.6  # of a logarithm: beyond it nothing is known at all
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A step outside of what was seen, and how far off it may lead."""
+
+    text: str
+    deviation: float  # relative
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a setting would come to. Rates in tokens/s."""
+
+    tokens_per_s: float
+    low: float  # 90 % interval
+    high: float
+    ratio: float  # to today's rate, by the model alone
+    closed_form_tokens_per_s: float
+    limit: str  # what sets the pace
+    shares: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # by stage, of its threads' time
+    doubts: tuple[Doubt, ...] = ()
+
+
+class Predictor:
+    """Answers for the runs it was fitted on. The first is the one that changes are made to."""
+
+    def __init__(self, runs: Sequence[Observations], fit: Fit | None = None) -> None:
+        self.runs, self.now = tuple(runs), runs[0].setting
+        self.fit = fit or fit_model(runs)
+        self.model = self.fit.model
+        self._seen = np.concatenate([run.samples["target"].tokens for run in runs])
+        played = [self._play(self.model, run.setting) for run in runs]
+        self.today = played[0]
+        # What the model makes of the runs it was fitted on: its own error is taken out of every prediction.
+        errors = [math.log(r.tokens_per_s / p.tokens_per_s) for r, p in zip(runs, played, strict=True)]
+        self.correction = math.exp(sum(errors) / len(errors))
+        self._error = abs(errors[0]) / 4 + (float(np.std(errors)) if len(errors) > 1 else 0.0)
+
+    def windows(self, setting: Setting) -> Windows:
+        """The windows of the same documents in that setting."""
+        return lay_windows(self.model, setting, self.now)
+
+    def rank(self, settings: Iterable[Setting]) -> list[float]:
+        """Tokens per second of each by the closed form: thousands a second."""
+        known: dict[tuple[int | None, int | None], Windows] = {}
+        found = []
+        for setting in settings:
+            key = (setting.token_budget, setting.window_tokens)
+            windows = known.setdefault(key, self.windows(setting))
+            found.append(self.correction * estimate(self.model, setting, windows).tokens_per_s)
+        return found
+
+    def predict(self, setting: Setting, model: PipelineModel | None = None) -> Prediction:
+        """What `setting` would come to; `model`: with other costs than those fitted."""
+        chosen = model or self.model
+        windows = self.windows(setting)
+        played = self._play(chosen, setting)
+        bounds = estimate(chosen, setting, windows)
+        rate = self.correction * played.tokens_per_s
+        doubts = tuple(self._doubts(setting, windows))
+        deviation = math.sqrt(
+            self._fit_deviation(setting, windows) ** 2
+            + 2 * self.runs[0].deviation ** 2  # today's rate, and that of the run to come
+            + (model_deviation if setting != self.now else 0.0) ** 2
+            + (self._error if setting != self.now else 0.0) ** 2
+            + sum(doubt.deviation**2 for doubt in doubts)
+        )
+        reach = math.exp(normal_90 * min(deviation, _most))
+        return Prediction(
+            tokens_per_s=rate,
+            low=rate / reach,
+            high=rate * reach,
+            ratio=played.tokens_per_s / self.today.tokens_per_s,
+            closed_form_tokens_per_s=self.correction * bounds.tokens_per_s,
+            limit=bounds.limit,
+            shares=played.shares,
+            doubts=doubts,
+        )
+
+    def _play(self, model: PipelineModel, setting: Setting) -> Played:
+        return simulate(model, setting, self.windows(setting))
+
+    def _fit_deviation(self, setting: Setting, windows: Windows) -> float:
+        """How much the ratio to today's rate varies over the models that the runs allow."""
+        today = self.model.windows
+        ratios = [
+            estimate(other, setting, windows).tokens_per_s / estimate(other, self.now, today).tokens_per_s
+            for other in self.fit.others
+        ]
+        return float(np.log(ratios).std())
+
+    def _doubts(self, setting: Setting, windows: Windows) -> Iterable[Doubt]:
+        yield from self._doubt_sizes(windows)
+        yield from self._doubt_ways(setting)
+        seen = {(run.setting.targets, run.setting.drafters) for run in self.runs}
+        if (setting.targets, setting.drafters) not in seen:
+            away = min(abs(math.log((setting.targets + setting.drafters) / (t + d))) for t, d in seen)
+            text = f"no run had {setting.targets} targets and {setting.drafters} drafters"
+            if self.model.cores:
+                text += f", which share {self.model.cores:g} CPU cores"
+            yield Doubt(text, (0.03 if self.model.cores else 0.01) * (1 + away))
+            if self.runs[0].emulated and not self.model.cores:
+                yield Doubt("on how many CPU cores it ran is not recorded; taken as enough", 0.05)
+        if setting.drafters > 1 and all(run.merge_s is None for run in self.runs):
+            yield Doubt("summing gradients of several drafters was never seen; taken as free", 0.02)
+        if setting.shares_devices and not any(run.setting.shares_devices for run in self.runs):
+            yield Doubt("roles never shared a device: taken as one working at a time", 0.05)
+        if setting.lockstep and not any(run.setting.lockstep for run in self.runs):
+            yield Doubt("lockstep was never seen", 0.01)
+
+    def _doubt_sizes(self, windows: Windows) -> Iterable[Doubt]:
+        if windows == self.model.windows:
+            return
+        low, high = float(self._seen.min()), float(self._seen.max())
+        mean = float(np.mean([tokens for window in windows for tokens in window]))
+        beyond = max(math.log(mean / (1.02 * high)), math.log(0.98 * low / mean), 0.0)
+        if beyond > 0:
+            text = f"batches of {mean:,.0f} tokens; those seen had {low:,.0f} to {high:,.0f}"
+            yield Doubt(text, 0.05 * beyond)
+
+    def _doubt_ways(self, setting: Setting) -> Iterable[Doubt]:
+        way = self.model.way(setting)
+        if all(setting.within(t, d) for t in range(setting.targets) for d in range(setting.drafters)):
+            return
+        if setting.dispatch == "local" and setting.shares_devices:
+            return
+        if all(any(hop in run.measured_hops for run in self.runs) for hop in hops[way]):
+            return
+        if all(hop in self.model.links for hop in hops[way]):
+            yield Doubt(f"{way} copies were not seen in a run; their speed is that of the links", 0.02)
+        else:
+            yield Doubt(f"how fast {way} copies are is unknown; taken as hidden behind work", 0.1)

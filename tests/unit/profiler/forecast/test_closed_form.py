@@ -1,0 +1,110 @@
+"""The closed form: right values in small cases, and agreement with the simulation over many pipelines."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from profiler.forecast.closed_form import estimate, stage_slowdowns
+from profiler.forecast.model import Line, PipelineModel, hops
+from profiler.forecast.setting import Setting
+from profiler.forecast.simulation import simulate
+
+two_stages = Setting(target_places=(0,), drafter_places=(1,))
+plain = PipelineModel(
+    pack=Line(0.001), forward=Line(1.0), backward=Line(0.5), windows=((100.0,) * 4,), token_bytes=1.0
+)
+
+
+def test_the_limit_is_named_and_priced() -> None:
+    bounds = estimate(plain, two_stages, plain.windows)
+    assert (bounds.limit, bounds.tokens_per_s) == ("targets", pytest.approx(100.0))
+    slow = replace(plain, backward=Line(2.0), step_s=1.0)
+    bounds = estimate(slow, two_stages, slow.windows)
+    assert (bounds.limit, bounds.tokens_per_s) == ("drafters", pytest.approx(400 / 9))
+    packing = replace(plain, pack=Line(3.0))
+    assert estimate(packing, two_stages, packing.windows).limit == "prefetch"
+    link = replace(plain, links={"peer": Line(4.0)})
+    assert estimate(link, two_stages, link.windows).limit == "links"
+
+
+def test_slowdowns_need_cores() -> None:
+    assert stage_slowdowns(plain, two_stages, plain.windows) == (1.0, 1.0, 1.0)
+    crowded = replace(plain, cores=1.0)
+    assert min(stage_slowdowns(crowded, two_stages, crowded.windows)) > 1.0
+
+
+def draw(seed: int) -> tuple[PipelineModel, Setting]:
+    """Any pipeline: apart, colocated or in lockstep, on every path, on devices or on cores."""
+    random = np.random.default_rng(seed)
+    targets, drafters = int(random.integers(1, 5)), int(random.integers(1, 4))
+    kind = random.choice(["apart", "apart", "apart", "colocated", "lockstep"])
+    if kind == "colocated":
+        places = (tuple(range(targets)), tuple(range(targets)))
+    else:
+        places = (tuple(range(targets)), tuple(range(targets, targets + drafters)))
+    setting = Setting(
+        target_places=places[0],
+        drafter_places=places[1],
+        shared_queue=kind != "colocated" and bool(random.random() < 0.3),
+        path="peer" if kind == "colocated" else str(random.choice(list(hops))),
+        dispatch="local" if kind == "colocated" else str(random.choice(["round_robin", "least_depth"])),
+        depth=int(random.integers(1, 6)),
+        prefetch_depth=int(random.integers(2, 10)),
+        lockstep=bool(kind == "lockstep"),
+    )
+    count = int(random.integers(max(setting.drafters, 2), 12))
+    cores = None if random.random() < 0.6 else float(random.integers(2, 9))
+    links = {hop: Line(1e-4, random.uniform(0.01, 0.4) / 1e3) for way in hops.values() for hop in way}
+    model = PipelineModel(
+        pack=Line(0.0, random.uniform(1e-6, 5e-5)),
+        forward=Line(random.uniform(0, 0.3), random.uniform(2e-4, 1e-3)),
+        backward=Line(random.uniform(0, 0.3), random.uniform(1e-4, 8e-4)),
+        target_extra_s=random.uniform(0, 0.03),
+        drafter_extra_s=random.uniform(0, 0.03),
+        step_s=random.uniform(0, 0.4),
+        merge_s=random.uniform(0, 0.1),
+        noise={"target": random.uniform(0, 0.1), "drafter": random.uniform(0, 0.1)},
+        links=links,
+        token_bytes=1.0,
+        cores=cores,
+        crowding=0.0 if cores is None else random.uniform(0, 0.15),
+        windows=tuple((1000.0,) * int(count + random.integers(0, 2)) for _ in range(8)),
+    )
+    return model, setting
+
+
+def test_closed_form_and_simulation_agree() -> None:
+    errors = []
+    for seed in range(120):
+        model, setting = draw(seed)
+        played = simulate(model, setting, model.windows, count=24).tokens_per_s
+        errors.append(abs(estimate(model, setting, model.windows).tokens_per_s / played - 1.0))
+    assert np.median(errors) < 0.02
+    assert np.quantile(errors, 0.9) < 0.1
+    assert max(errors) < 0.3
+
+
+def test_thousands_of_settings_are_ranked_as_the_simulation_ranks_the_far_apart() -> None:
+    model, _ = draw(5)
+    model = replace(model, cores=None)
+    settings = [
+        Setting(target_places=tuple(range(t)), drafter_places=tuple(range(t, t + d)), path=path, depth=depth)
+        for t in range(1, 6)
+        for d in range(1, 3)
+        for path in hops
+        for depth in (1, 3)
+    ]
+    quick = [estimate(model, setting, model.windows).tokens_per_s for setting in settings]
+    best, worst = settings[int(np.argmax(quick))], settings[int(np.argmin(quick))]
+    assert (
+        simulate(model, best, model.windows, count=16).tokens_per_s
+        > 1.5 * simulate(model, worst, model.windows, count=16).tokens_per_s
+    )
+    begin = time.process_time()
+    for setting in settings * 20:
+        estimate(model, setting, model.windows)
+    assert time.process_time() - begin < 10.0  # 1,200 of them; it takes a tenth of a second

@@ -1,0 +1,67 @@
+"""From batches to costs: lines through good, wild and uniform batches, and runs on shared cores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.forecast_coverage import draw_case, observe_played, play_truth
+from profiler.forecast.fitting import fit_line, fit_model
+
+
+def test_a_line_is_found_under_noise_and_wild_batches() -> None:
+    random = np.random.default_rng(0)
+    tokens = random.uniform(200, 2000, 300)
+    seconds = (0.1 + 0.0005 * tokens) * random.normal(1.0, 0.03, 300)
+    seconds[::50] *= 5.0  # stalls: a mean of 1.08 times as long
+    fit = fit_line(tokens, seconds)
+    assert fit.line.at(1000) == pytest.approx(1.08 * 0.6, rel=0.05)
+    assert fit.line.fixed_s / fit.line.slope_s == pytest.approx(200.0, rel=0.3)
+    assert 0.1 < fit.noise < 1.0  # the stalls are noise, too
+
+
+def test_uniform_batches_leave_the_split_open_and_the_mean_sure() -> None:
+    random = np.random.default_rng(1)
+    tokens = np.full(200, 1000.0)
+    seconds = random.normal(0.5, 0.02, 200)
+    fit = fit_line(tokens, seconds)
+    assert fit.line.at(1000) == pytest.approx(0.5, rel=0.01)
+    at_twice = np.array([line.at(2000) for line in fit.others])
+    assert at_twice.std() / at_twice.mean() > 0.05
+    assert np.std([line.at(1000) for line in fit.others]) < 0.01
+
+
+def test_neither_part_is_negative() -> None:
+    tokens = np.array([100.0, 200.0, 300.0, 400.0] * 5)
+    falling = fit_line(tokens, 1.0 - tokens / 1000).line
+    steep = fit_line(tokens, tokens / 100 - 0.9).line
+    assert falling.slope_s == 0.0
+    assert falling.fixed_s > 0
+    assert steep.fixed_s == 0.0
+    assert steep.slope_s > 0
+
+
+def test_no_batches_cost_nothing() -> None:
+    fit = fit_line(np.zeros(0), np.zeros(0))
+    assert (fit.line.at(100.0), fit.noise) == (0.0, 0.0)
+
+
+def test_the_costs_of_a_played_pipeline_come_back() -> None:
+    for seed in (1, 2, 3):
+        case = replace(draw_case(seed), bend=0.0)
+        model = fit_model([observe_played(case, play_truth(case, case.now, seed))]).model
+        assert model.forward.at(1000) == pytest.approx(case.truth.forward.at(1000), rel=0.04)
+        assert model.backward.at(1000) == pytest.approx(case.truth.backward.at(1000), rel=0.04)
+        assert model.noise["target"] == pytest.approx(case.truth.noise["target"], rel=0.4)
+
+
+def test_work_slowed_by_its_neighbours_is_fitted_as_if_alone() -> None:
+    case = draw_case(4)
+    case = replace(case, bend=0.0, truth=replace(case.truth, cores=2.0))
+    seen = replace(observe_played(case, play_truth(case, case.now, 4)), cores=2.0)
+    model = fit_model([seen]).model
+    slowed = float(np.mean(seen.samples["target"].seconds))
+    assert model.forward.at(1000) <= slowed
+    assert model.forward.at(1000) == pytest.approx(case.truth.forward.at(1000), rel=0.12)
