@@ -27,6 +27,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.contest import free_memory
+from benchmarks.drafter_case import open_device
 from benchmarks.result_file import package_versions, summary, write_result
 from benchmarks.target_case import (
     Documents,
@@ -36,8 +37,7 @@ from benchmarks.target_case import (
     mixed_lengths,
     plain_config,
 )
-from dflash.cuda import CudaDevice
-from dflash.devices import Device, LogicalDevice
+from dflash.devices import Device
 from dflash.taps import choose_taps
 from dflash.target import Target
 from dflash.target_attention import varlen
@@ -105,13 +105,6 @@ def take_turns(
         }
         for name in calls
     }
-
-
-def open_device() -> Device:
-    """The first GPU, or the CPU where there is none; bound to the calling thread."""
-    device: Device = CudaDevice(0) if torch.cuda.is_available() else LogicalDevice(0)
-    device.bind_thread()
-    return device
 
 
 def measure_plain(device: Device, choice: argparse.Namespace) -> dict[str, Any]:
