@@ -41,7 +41,7 @@ def reference() -> TrainResult:
     return train("1-1", most_gpus=1)
 
 
-@pytest.mark.parametrize("preset", ["host", "shared", "pinned", "peer"])
+@pytest.mark.parametrize("preset", ["host", "shared", "pinned", "peer", "auto"])
 @pytest.mark.parametrize("split", ["1-1", "1-2", "2-2"])
 def test_any_split_and_transport_gives_the_update_of_one_pair(
     split: str, preset: str, reference: TrainResult

@@ -65,7 +65,7 @@ def touched(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[tuple[str, str]]]
     return seen
 
 
-@pytest.mark.parametrize("preset", ["host", "shared", "pinned", "peer"])
+@pytest.mark.parametrize("preset", ["host", "shared", "pinned", "peer", "auto"])
 def test_every_thread_works_on_its_own_device_and_helpers_on_none(
     tmp_path: Any, touched: dict[str, list[tuple[str, str]]], preset: str
 ) -> None:
