@@ -22,6 +22,7 @@ from dflash.devices import Device, DeviceSet
 from dflash.link_ends import CudaEnds
 from dflash.link_probe import LinkProbe
 
+most_named = 6  # pairs of devices, in one line
 probe_bytes = 32_000_000  # a copy of it takes 0.1 ms on the fastest links, 3 ms on slow ones
 Pair = tuple[str, str]  # names of source and destination
 
@@ -167,13 +168,18 @@ def _within(pair: Pair) -> Route:
 
 
 def describe_routes(routes: Sequence[Route]) -> list[str]:
-    """Lines for people: which way each pair goes, alike pairs together, and a line for each refused pair."""
+    """Lines for people: which way each pair goes, alike pairs together, and a line for each refused pair.
+
+    Pairs that have the fast way are counted rather than named when they are many.
+    """
     groups: dict[tuple[str, str], list[Route]] = {}
     for route in routes:
         groups.setdefault((route.path, route.why), []).append(route)
     lines = []
     for (path, why), alike in groups.items():
         names = ", ".join(f"{route.src}>{route.dst}" for route in alike)
+        if path != "pinned" and len(alike) > most_named:
+            names = f"{len(alike)} pairs of devices"
         peer, pinned = (_range(getattr(r, f"{way}_gb_per_s") for r in alike) for way in ("peer", "pinned"))
         lines.append(f"{path} for {names}: {why}" + f"; peer {peer}, pinned {pinned}" * (path != "within"))
     return lines

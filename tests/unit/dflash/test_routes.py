@@ -100,6 +100,17 @@ def test_a_peer_way_slower_than_the_host_is_not_taken(data_dir: Path) -> None:
     assert "peer 1.9 GB/s, pinned 12 GB/s" in line
 
 
+def test_pairs_without_trouble_are_named_only_when_they_are_few() -> None:
+    def said(path: str, count: int) -> str:
+        routes = [Route(src=f"cuda:{i}", dst="cuda:9", path=path, why="so") for i in range(count)]
+        (line,) = describe_routes(routes)
+        return line
+
+    assert "cuda:0>cuda:9, cuda:1>cuda:9" in said("peer", 2)
+    assert said("peer", 9).startswith("peer for 9 pairs of devices: so")
+    assert "cuda:8>cuda:9" in said("pinned", 9)
+
+
 def test_islands_are_crossed_through_the_host_pair_by_pair(data_dir: Path) -> None:
     """C036."""
     case, facts = facts_of(data_dir, "c036_probe_partial_matrix.json")
