@@ -2,7 +2,7 @@
 
     python benchmarks/large_run.py DIR [--hours 1] [--hz 10]
 
-Seven targets, one drafter, copies through host memory on the targets' own threads, a GPU that stalls for two
+Seven targets, one drafter, copies through host memory on the stages' own threads, a GPU that stalls for two
 seconds in the middle. Everything is drawn from one seed, nothing is measured: the figures say nothing of any
 machine. The run is emulated by its own account. `benchmarks/report_speed.py` measures the report made of it.
 """
@@ -30,7 +30,10 @@ start_ns: Final = 5_000_000_000_000
 targets: Final = 7
 forward_s: Final = 0.40
 copy_s: Final = 0.08  # on the target's own thread
-backward_s: Final = 0.05
+upload_s: Final = 0.025  # on the drafter's own thread
+backward_s: Final = 0.025
+pack_s: Final = 0.02
+ahead_s: Final = 0.5  # that a batch is packed before it is needed
 batch_tokens: Final = 8192
 batches_a_window: Final = 56
 stall_s: Final = 2.0  # of target 3, in the middle
@@ -65,7 +68,14 @@ def write_large_run(path: Path, *, seconds: float = 3600.0, hz: float = 10.0, se
     _write(run.samples / "gpu.arrow", sample_schema, _gpu_samples(random, seconds, hz))
     _write(run.samples / "host.arrow", sample_schema, _host_samples(random, seconds, hz))
     _write(run.samples / "gil_wait.arrow", sample_schema, _gil_samples(random, seconds))
-    config = from_values({"pipeline.split": f"{targets}-1", "transport.preset": "host"})
+    config = from_values(
+        {
+            "pipeline.split": f"{targets}-1",
+            "pipeline.token_budget": batch_tokens,
+            "window.tokens": batches_a_window * batch_tokens,
+            "transport.preset": "host",
+        }
+    )
     RunDir(run.path).update(
         status="finished",
         emulated=True,
@@ -117,6 +127,7 @@ class Batches:
     computed: Floats
     copied: Floats
     taken: Floats
+    uploaded: Floats
     trained: Floats
 
 
@@ -135,10 +146,17 @@ def play_batches(random: np.random.Generator, seconds: float) -> Batches:
     whole = np.concatenate(parts)
     whole = whole[np.argsort(whole[:, 3], kind="stable")]
     work = backward_s * np.clip(random.normal(1.0, 0.08, len(whole)), 0.5, 2.0)
-    done = np.cumsum(work)  # each starts when it is there and the one before is trained
-    trained = done + np.maximum.accumulate(whole[:, 3] - (done - work))
-    taken = np.maximum(trained - work, np.concatenate([[0.0], trained[:-1]]))
-    return Batches(whole[:, 0].astype(np.int64), whole[:, 1], whole[:, 2], whole[:, 3], taken, trained)
+    taken, trained = _one_by_one(whole[:, 3], work + upload_s)
+    return Batches(
+        whole[:, 0].astype(np.int64), whole[:, 1], whole[:, 2], whole[:, 3], taken, taken + upload_s, trained
+    )
+
+
+def _one_by_one(ready: Floats, work: Floats) -> tuple[Floats, Floats]:
+    """Begin and end of each piece of work on one thread: when it is ready and the one before is done."""
+    done = np.cumsum(work)
+    ends = done + np.maximum.accumulate(ready - (done - work))
+    return np.maximum(ends - work, np.concatenate([[0.0], ends[:-1]])), ends
 
 
 def _events(b: Batches) -> list[Columns]:
@@ -153,11 +171,20 @@ def _events(b: Batches) -> list[Columns]:
     last = np.arange(batches_a_window - 1, len(b.begin), batches_a_window)
     note = json.dumps({"loss": 2.1, "documents": 300, "processed_tokens": batches_a_window * batch_tokens})
     waited = b.taken > before
+    order = np.argsort(b.begin, kind="stable")
+    packed, put = _one_by_one(np.maximum(b.begin[order] - ahead_s, 0.0), np.full(len(order), pack_s))
+    prefetch = {"stage": "prefetch", "index": 0, "tid": 200, "device": "cpu", **mine}
+    prefetch |= {"batch": number[order], "window": number[order] // batches_a_window}
+    following = np.concatenate([packed[1:], put[-1:]])
+    lifted = {"path": "pageable", "bytes": item_bytes, "src": "cpu", "dst": f"cuda:{targets}"}
     return [
+        _spans("pack", packed, put, {**prefetch, "tokens": batch_tokens}),
+        _spans("put", put, following, {**prefetch, "channel": "q_pre"}, following > put),
         _spans("forward", b.begin, b.computed, {**target, "tokens": batch_tokens}),
         _spans("copy", b.computed, b.copied, {**target, **copied}),
         _spans("get", before, b.taken, {**drafter, "channel": "q_hs"}, waited),
-        _spans("backward", b.taken, b.trained, {**drafter, "tokens": batch_tokens}),
+        _spans("copy", b.taken, b.uploaded, {**drafter, **lifted}),
+        _spans("backward", b.uploaded, b.trained, {**drafter, "tokens": batch_tokens}),
         Columns(
             len(number), {"t_ns": _ns(b.taken), "kind": "mark", "name": "take", "note": "home", **drafter}
         ),

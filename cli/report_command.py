@@ -55,12 +55,13 @@ def _write_markdown(run_path: Path, out: Path | None, as_json: bool) -> None:
     from reports.run_markdown import describe_run
 
     run = Run.open(run_path)
-    diagnosis = diagnose(Timeline.of(run))
+    timeline = Timeline.of(run)
+    diagnosis = diagnose(timeline)
     try:
         diagnosis.save(run_path)
     except RunError as error:  # a run on a read-only disk can still be described
         say(error.render())
-    body = describe_run(run, diagnosis)
+    body = describe_run(run, timeline, diagnosis)
     if out is not None:
         write_page(out, body)
     if as_json:

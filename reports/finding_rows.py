@@ -1,4 +1,4 @@
-"""Findings as the rows of two tables: hypotheses with their costs and what decided, remedies with their gain.
+"""Findings as rows of the table of hypotheses: costs, verdict, the number that decided; knobs as text.
 
 Knows nothing of how causes are found or of how a table is drawn.
 """
@@ -40,19 +40,6 @@ class FindingRow:
     evidence: tuple[tuple[str, str], ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RemedyRow:
-    """A change that is worth a try, and what it would gain."""
-
-    cause: str
-    remedy: str
-    condition: str
-    gain: str
-    rate: str
-    toml: str
-    settings: str
-
-
 def say_settings(knobs: Mapping[str, object]) -> str:
     """Knobs as `--set` options, quoted for a shell."""
     return " ".join(f"--set {shlex.quote(f'{path}={value}')}" for path, value in knobs.items())
@@ -91,31 +78,6 @@ def show_finding(finding: Finding) -> FindingRow:
         sure=f"sure {text.share(finding.confidence)}" if finding.confidence else "",
         decided=_decided(finding),
         evidence=tuple((e.name, _evidence(e)) for e in finding.evidence),
-    )
-
-
-def show_remedies(findings: Sequence[Finding], tokens_per_s: float | None) -> list[RemedyRow]:
-    """What may be changed, in the order of the findings. Remedies of rejected causes are not offered."""
-    return [
-        _remedy_row(finding, tokens_per_s)
-        for finding in findings
-        if finding.remedy is not None and finding.verdict != "rejected"
-    ]
-
-
-def _remedy_row(finding: Finding, tokens_per_s: float | None) -> RemedyRow:
-    assert finding.remedy is not None
-    gain, reason = finding.predicted_gain, finding.predicted_gain_reason
-    after = None if gain is None or tokens_per_s is None else tokens_per_s * (1 + gain)
-    knobs = finding.remedy.knobs
-    return RemedyRow(
-        cause=finding.cause,
-        remedy=finding.remedy.text,
-        condition=finding.condition or "",
-        gain=text.missing(reason) if gain is None else f"{'+' if gain >= 0 else '−'}{text.share(abs(gain))}",
-        rate="" if after is None else text.rate(after),
-        toml=say_toml(knobs),
-        settings=say_settings(knobs),
     )
 
 

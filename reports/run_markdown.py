@@ -13,21 +13,22 @@ from typing import Final
 from dflash.contract.rundir import printable
 from profiler.finding import Diagnosis
 from profiler.run import Run
+from profiler.timeline import Timeline
 from reports import text
-from reports.finding_rows import RemedyRow, count_verdicts, show_finding, show_remedies
+from reports.finding_rows import count_verdicts, show_finding
 from reports.provenance import list_facts, show_command
+from reports.what_if import ChangeRow, list_changes
 
 _markup: Final = re.compile(r"([\\`*_{}\[\]<>|~])")
 _callers: Final = re.compile(r"([@#])(?=\w)")  # names and numbers of issues
 _line_start: Final = re.compile(r"^([-+=#])")
 
 
-def describe_run(run: Run, diagnosis: Diagnosis) -> str:
+def describe_run(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> str:
     """The whole text, ending with a line break."""
-    measured = diagnosis.throughput
     primary = diagnosis.primary
-    remedies = show_remedies(diagnosis.findings, measured.tokens_per_s)
-    first = next((row for row in remedies if primary is not None and row.cause == primary.cause), None)
+    changes = list_changes(run, timeline, diagnosis)
+    first = next((row for row in changes if primary is not None and row.cause == primary.cause), None)
     blocks = [
         f"## {escape(run.path.resolve().name)}: {escape(diagnosis.headline)}",
         f"**Why:** {escape(diagnosis.why)}",
@@ -37,7 +38,7 @@ def describe_run(run: Run, diagnosis: Diagnosis) -> str:
         _table(("figure", "value"), _numbers(diagnosis)),
         "### Hypotheses\n\n" + escape(count_verdicts(diagnosis.findings) or "No cause was considered."),
         _hypotheses(diagnosis),
-        *(_what_if(remedies) if remedies else []),
+        *(_what_if(changes) if changes else []),
         "".join(f"- left out: {escape(warning)}\n" for warning in diagnosis.warnings).rstrip(),
         _provenance(run),
     ]
@@ -82,12 +83,16 @@ def _hypotheses(diagnosis: Diagnosis) -> str:
     )
 
 
-def _what_if(remedies: Sequence[RemedyRow]) -> list[str]:
+def _what_if(changes: Sequence[ChangeRow]) -> list[str]:
     rows = [
-        (row.remedy, row.gain + (f", to {row.rate}" if row.rate else ""), row.settings or "no knob does it",
-         row.condition or "–")
-        for row in remedies
-    ]  # fmt: skip
+        (
+            f"{row.reason}: {row.words}",
+            row.gain + (f", {row.rate}" if row.rate else ""),
+            row.settings or "no knob does it",
+            row.condition or "–",
+        )
+        for row in changes
+    ]
     return ["### What if", _table(("change", "predicted gain", "options", "pays when"), rows)]
 
 

@@ -19,7 +19,7 @@ from profiler.timeline import Timeline
 from reports import style, text
 from reports.charts import RateBar, draw_rates
 from reports.closing import draw_threads, tabulate
-from reports.finding_rows import count_verdicts, say_settings, show_finding, show_remedies
+from reports.finding_rows import count_verdicts, say_settings, show_finding
 from reports.memory_rows import compare_memory, no_plan
 from reports.page import Chart, render_page, write_page
 from reports.parts import Badge, Tile, VerdictCard, emulated_badge
@@ -31,6 +31,7 @@ from reports.run_panels import collect_panels
 from reports.run_waterfall import explain_steps, step_to_limit
 from reports.time_chart import draw_over_time
 from reports.waterfall import draw_waterfall
+from reports.what_if import list_changes
 
 stage_words: Final = {"prefetch": "prefetch", "target": "targets", "drafter": "drafters"}
 _off_scale: Final = 2.0  # a bar this many times as long as the others is said, not drawn
@@ -81,7 +82,7 @@ def render_run(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> str:
         findings=[show_finding(finding) for finding in diagnosis.findings],
         named=text.share(named_cost_share),
         findings_note=count_verdicts(diagnosis.findings),
-        remedies=show_remedies(diagnosis.findings, measured.tokens_per_s),
+        changes=list_changes(run, timeline, diagnosis),
         threads=threads,
         closing=tabulate(diagnosis.closing_sums),
         time=time,

@@ -5,7 +5,7 @@ import tomllib
 
 from dflash.contract.knobs import flatten
 from profiler.finding import Evidence, Finding, Remedy
-from reports.finding_rows import count_verdicts, say_settings, say_toml, show_finding, show_remedies
+from reports.finding_rows import count_verdicts, say_settings, say_toml, show_finding
 
 finding = Finding(
     cause="sync-d2h-on-critical-path",
@@ -43,14 +43,13 @@ def test_a_healthy_state_is_not_painted_as_a_fault() -> None:
     assert show_finding(dataclasses.replace(finding, is_sickness=False)).tone == "good"
 
 
-def test_a_rejected_cause_says_by_what_and_offers_no_remedy() -> None:
+def test_a_rejected_cause_says_by_what() -> None:
     rejected = dataclasses.replace(
         finding, verdict="rejected", summary="Rejected: the queue is full 3 % of the time."
     )
     row = show_finding(rejected)
     assert (row.summary, row.range) == ("", "")
     assert row.decided == "The queue is full 3 % of the time."
-    assert show_remedies([rejected], 1000.0) == []
 
 
 def test_a_reason_that_decided_is_not_said_twice() -> None:
@@ -62,23 +61,6 @@ def test_a_reason_that_decided_is_not_said_twice() -> None:
     assert (row.measured_cost, row.decided) == ("n/a", "Swap traffic was not sampled.")
     elsewhere = dataclasses.replace(unknown, measured_cost_reason="no links")
     assert show_finding(elsewhere).measured_cost == "n/a: no links"
-
-
-def test_a_remedy_without_a_forecast_says_why() -> None:
-    (row,) = show_remedies([finding], 1000.0)
-    assert (row.gain, row.rate) == ("n/a: no forecast", "")
-    assert row.settings == "--set transport.preset=peer"
-    assert row.condition == "where devices reach each other"
-
-
-def test_a_remedy_with_a_forecast_says_what_it_leads_to() -> None:
-    gaining = dataclasses.replace(finding, predicted_gain=0.21, predicted_gain_reason=None)
-    (row,) = show_remedies([gaining], 1000.0)
-    assert row.gain.replace("\u00a0", " ") == "+21 %"
-    assert row.rate.replace("\u00a0", " ") == "1.21 Ktok/s"
-    losing = dataclasses.replace(gaining, predicted_gain=-0.2)
-    (row,) = show_remedies([losing], None)
-    assert (row.gain.replace("\u00a0", " "), row.rate) == ("−20 %", "")
 
 
 def test_toml_to_apply_is_what_a_configuration_reads() -> None:

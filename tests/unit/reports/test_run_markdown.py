@@ -18,7 +18,8 @@ hostile = "</td>|`*x*`_y_[a](http://evil)<img src=x>\n# head @someone #12 ~~s~~\
 
 def described(path: Path) -> str:
     run = Run.open(path)
-    return describe_run(run, diagnose(Timeline.of(run)))
+    timeline = Timeline.of(run)
+    return describe_run(run, timeline, diagnose(timeline))
 
 
 def rendered(markdown: str) -> str:
