@@ -32,8 +32,8 @@ def write_conversations(path: Path) -> Path:
     return path
 
 
-def small_config(data: Path, *, seed: int = 0, max_steps: int = 40) -> TrainConfig:
-    """Two targets and a drafter on logical devices with fast links; windows of five batches."""
+def small_config(data: Path, *, seed: int = 0, max_steps: int = 30) -> TrainConfig:
+    """Two targets and a drafter on logical devices with fast links; windows of four batches."""
     return load_config(None).replacing(
         {
             "data.path": str(data),
@@ -44,7 +44,7 @@ def small_config(data: Path, *, seed: int = 0, max_steps: int = 40) -> TrainConf
             "drafter.taps": (0,),
             "drafter.block_size": 4,
             "objective.anchors_per_document": 1,
-            "window.tokens": 1024,
+            "window.tokens": 768,
             "pipeline.split": "2-1",
             "pipeline.token_budget": 256,
             "transport.preset": "peer",

@@ -275,6 +275,25 @@ def profiler_overhead(document: Document) -> Table:
     return head, rows
 
 
+def labelled_suite(document: Document) -> Table:
+    """What was named first for each planted fault, then every miss with what was said of the true cause."""
+    head = ["fault", "strength", "runs", "right", "throughput lost", "named first", "true cause, in misses"]
+    rows: list[list[Any]] = []
+    for case in document["confusion"]:
+        named = ", ".join(f"{cause} {count}" for cause, count in case["named_first"].items())
+        lost = percent(case["lost"])
+        rows.append([*(case[key] for key in ("fault", "strength", "runs", "right")), lost, named, ""])
+    for miss in document["misses"]:
+        found = f"missed, seed {miss['seed']}: {miss['headline']}"
+        rows.append(
+            [miss["fault"], miss["strength"], 1, 0, percent(miss["lost"]), found, miss["said_of_truth"]]
+        )
+    for remedy in document["regained"]:
+        text = f"remedy `{remedy['knobs']}` regains {percent(remedy['regained'], 0)}"
+        rows.append([remedy["fault"], remedy["strength"], 1, "", percent(remedy["lost"]), text, ""])
+    return head, rows
+
+
 kinds: dict[str, Callable[[Document], Table]] = {
     "drafter_step": drafter_step,
     "target_forward": target_forward,
@@ -289,4 +308,5 @@ kinds: dict[str, Callable[[Document], Table]] = {
     "profiler_overhead": profiler_overhead,
     "links": links,
     "demo_search": demo_search,
+    "labelled_suite": labelled_suite,
 }

@@ -30,7 +30,9 @@ def carry_out(
 ) -> tuple[Timeline, dict[str, Any]]:
     """A run of some seconds with the fault, and the truth as it was written beside it."""
     data = write_conversations(folder / "conversations.jsonl")
-    config = small_config(data).replacing({**{**catalogue, "none": healthy}[fault].knobs, **(knobs or {})})
+    config = small_config(data, max_steps=13).replacing(
+        {**{**catalogue, "none": healthy}[fault].knobs, **(knobs or {})}
+    )
     run = create_run(folder / "run", command=["dflash-train", "run"])
     write_text(run.config_path, config.to_toml())
     monkeypatch.setenv(truth_variable, str(folder / "truth.json"))

@@ -10,6 +10,7 @@ from dflash.contract.events import Probe
 from dflash.faults.rig import Rig
 
 turn_s = 0.2  # of the hog: its share of this it runs
+launches = 16  # of a forward or step beside it, at each of which the thread lets go of the GIL
 
 
 def gil_hog(rig: Rig, busy: float) -> None:
@@ -23,6 +24,7 @@ def gil_hog(rig: Rig, busy: float) -> None:
                 for _ in range(1000):
                     words = (words * 31 + 7) % 32768
 
+    rig.launches = launches
     rig.beside.append(run)
 
 

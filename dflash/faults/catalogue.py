@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dflash.faults import busy_python, slow_compiler, slow_copies, slow_stages
-from dflash.faults.fault import Fault
+from dflash.faults.fault import Fault, Setting
 
 healthy = Fault(
     name="none", cause="target-bound-healthy", does="the pace alone", plant=lambda _rig, _strength: None
 )
-_host = {"transport.preset": "host"}
-_two_drafters = {"pipeline.split": "2-2"}
+_host: dict[str, Setting] = {"transport.preset": "host"}
+_two_drafters: dict[str, Setting] = {"pipeline.split": "2-2"}
 
 catalogue: dict[str, Fault] = {
     fault.name: fault
@@ -44,9 +44,15 @@ catalogue: dict[str, Fault] = {
         Fault(
             name="deep-queue",
             cause="host-staging-queue-too-deep",
-            does="the same behind a queue of 64 batches",
+            does="the same behind a queue of 40 large batches",
             plant=slow_copies.slow_from_host,
-            knobs={**_host, "transport.depth": 64},
+            knobs={
+                **_host,
+                "transport.depth": 40,
+                "pipeline.token_budget": 512,
+                "drafter.taps": (0, 1, 2, 3),
+                "run.max_steps": 50,
+            },
         ),
         Fault(
             name="gil-hog",
@@ -64,7 +70,7 @@ catalogue: dict[str, Fault] = {
         Fault(
             name="slow-drafter",
             cause="drafter-too-slow",
-            does="the drafter's step takes longer than the targets need",
+            does="a drafter's step takes longer than two targets need",
             plant=slow_stages.slow_drafter,
         ),
         Fault(
@@ -72,6 +78,7 @@ catalogue: dict[str, Fault] = {
             cause="one-gpu-throttled",
             does="target 0 computes at a part of its sibling's pace",
             below=0.5,
+            strengths=(0.12, 0.2, 0.35),
             plant=slow_stages.slow_target,
         ),
         Fault(
@@ -83,9 +90,11 @@ catalogue: dict[str, Fault] = {
         Fault(
             name="remote-buffers",
             cause="numa-remote-host-buffers",
-            does="copies of target 0 to its host buffers take longer than its forwards",
+            does="copies of target 0 to its host buffers are slow, its sibling's are not",
+            below=0.5,
+            strengths=(0.12, 0.2, 0.35),
             plant=slow_copies.remote_buffers,
-            knobs={"transport.preset": "pinned"},
+            knobs=_host,
         ),
         Fault(
             name="scalar-sync",
@@ -113,10 +122,10 @@ catalogue: dict[str, Fault] = {
             plant=slow_compiler.autotune_lock,
         ),
         Fault(
-            name="late-drafter",
+            name="slow-gradients",
             cause="gradient-sync-wait",
-            does="one drafter comes late to the end of every window",
-            plant=slow_stages.late_drafter,
+            does="gradients of the second drafter arrive late at every window's end",
+            plant=slow_copies.slow_gradients,
             knobs=_two_drafters,
         ),
     )

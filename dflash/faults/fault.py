@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from dflash.faults.rig import Rig
 
-Scalar = str | int | float
+Setting = str | int | float | tuple[int, ...]
 share_of_throughput = "share of the throughput that it takes"
 
 
@@ -24,4 +24,5 @@ class Fault:
     plant: Callable[[Rig, float], None]
     unit: str = share_of_throughput
     below: float = 1.0
-    knobs: Mapping[str, Scalar] = field(default_factory=dict)  # without which it has nothing to act on
+    strengths: tuple[float, ...] = (0.12, 0.3, 0.6)  # to try, weakest first: it costs about a tenth
+    knobs: Mapping[str, Setting] = field(default_factory=dict)  # without which it has nothing to act on

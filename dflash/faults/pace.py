@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-target_tokens_per_s: Final = 6400.0  # one target
-drafter_tokens_per_s: Final = 25600.0  # one drafter
+target_tokens_per_s: Final = 3200.0  # one target
+drafter_tokens_per_s: Final = 12800.0  # one drafter
 
 
 @dataclass(frozen=True, slots=True)

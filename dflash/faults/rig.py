@@ -38,7 +38,9 @@ class Rig:
             )
         self.trainer = trainer
         self.pace = Pace(len(trainer.targets), len(trainer.group.replicas))
+        self.window_tokens = trainer.config.window.tokens  # about
         self.step_s = [self.pace.step_s] * self.pace.drafters  # a token, by drafter
+        self.launches = 1  # of a forward or step: how often its thread takes the GIL again
         self.packing: list[Callable[[Batch], None]] = []
         self.forwarding: list[OnBatch] = []
         self.training: list[OnBatch] = []
@@ -83,7 +85,7 @@ class Rig:
     def _forward(self, index: int, forward: Callable[[Batch], T], batch: Batch) -> T:
         due_s = time.monotonic() + self.pace.forward_s * batch.tokens
         taps = forward(batch)
-        sleep_until(due_s)
+        self._sleep_until(due_s)
         for act in self.forwarding:
             act(index, batch)
         return taps
@@ -91,9 +93,15 @@ class Rig:
     def _train(self, index: int, train: Callable[[HiddenStates], None], item: HiddenStates) -> None:
         due_s = time.monotonic() + self.step_s[index] * item.batch.tokens
         train(item)
-        sleep_until(due_s)
+        self._sleep_until(due_s)
         for act in self.training:
             act(index, item.batch)
+
+    def _sleep_until(self, due_s: float) -> None:
+        """Sleep without the GIL, and take it again after each launch, which may then have to wait for it."""
+        left_s = max(due_s - time.monotonic(), 0.0)
+        for _ in range(self.launches):
+            time.sleep(left_s / self.launches)
 
     def _plan(self, plan: Callable[[Batch], Batch], batch: Batch) -> Batch:
         planned = plan(batch)
@@ -135,10 +143,3 @@ class Rig:
             ended.set()
             for thread in threads:
                 thread.join()
-
-
-def sleep_until(due_s: float) -> None:
-    """Sleep to that time of the monotonic clock, without the GIL."""
-    left_s = due_s - time.monotonic()
-    if left_s > 0:
-        time.sleep(left_s)

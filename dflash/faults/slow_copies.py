@@ -1,14 +1,21 @@
-"""Faults of the way from targets to drafters: links that take longer than the configuration declares.
+"""Faults of the ways between devices: links that take longer than the configuration declares.
 
-Each needs a transport that uses those links at all (`Fault.knobs`); with another, as a remedy gives it, it
-has nothing to act on.
+Those of hidden states need a transport that uses such links at all (`Fault.knobs`); with another, as a remedy
+gives it, they have nothing to act on.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from torch import Tensor
+
+from dflash.devices import Moment, ReachedMoment
 from dflash.faults.rig import Rig
+
+_quick_share = 0.02  # of a forward, that a copy near by takes
 
 
 def slow_to_host(rig: Rig, lost: float) -> None:
@@ -28,8 +35,43 @@ def slow_between_drafters(rig: Rig, lost: float) -> None:
 
 
 def remote_buffers(rig: Rig, lost: float) -> None:
-    """The buffers of target 0 lie far away: its copies to the host take longer than its forwards.
+    """The buffers of target 0 lie far away: its copies to the host are slow, its siblings' are not."""
+    rig.slow_links(rig.is_target, _quick_share * rig.pace.forward_s)
+    rig.slow_links(partial(rig.is_target, index=0), rig.pace.forward_s * (rig.pace.straggling(lost) - 1))
 
-    Drafters take batches in the order in which they were sent, so that all wait for these.
-    """
-    rig.slow_links(partial(rig.is_target, index=0), rig.pace.forward_s / (1 - lost))
+
+def slow_gradients(rig: Rig, lost: float) -> None:
+    """Gradients of all drafters but the first arrive late at every window's end, and all wait for them."""
+    trained_s = rig.pace.step_s / rig.pace.drafters
+    late_s = rig.window_tokens * (rig.pace.interval_s / (1 - lost) - trained_s)
+    for link in rig.trainer.group._links:
+        link.bring = partial(_bring_late, late_s, link.bring)  # type: ignore[method-assign]
+
+
+Tensors = Sequence[Tensor | None]
+
+
+def _bring_late(
+    late_s: float,
+    bring: Callable[[Tensors, Moment], tuple[list[Tensor | None], Moment]],
+    tensors: Tensors,
+    after: Moment,
+) -> tuple[list[Tensor | None], Moment]:
+    brought, _ = bring(tensors, after)
+    return brought, _LateMoment(time.monotonic() + late_s)
+
+
+class _LateMoment(ReachedMoment):
+    """The end of a copy that takes until a time of the monotonic clock."""
+
+    def __init__(self, due_s: float) -> None:
+        self._due_s = due_s
+
+    def done(self) -> bool:
+        return time.monotonic() >= self._due_s
+
+    def wait(self) -> None:
+        time.sleep(max(self._due_s - time.monotonic(), 0.0))
+
+    def order_stream(self) -> None:
+        self.wait()

@@ -7,6 +7,7 @@ from functools import partial
 
 from dflash.batch import Batch, HiddenStates
 from dflash.contract.events import Probe
+from dflash.faults.pace import Pace
 from dflash.faults.rig import Rig
 
 full_batch_tokens = 256.0  # of the batches that costs a batch are declared for
@@ -19,8 +20,8 @@ def slow_data(rig: Rig, lost: float) -> None:
 
 
 def slow_drafter(rig: Rig, lost: float) -> None:
-    """Every drafter's step takes longer than the targets need for its batches."""
-    rig.step_s = [rig.pace.slow_step_s(lost)] * rig.pace.drafters
+    """Every drafter's step takes longer than two targets need for a batch, whatever the split is now."""
+    rig.step_s = [Pace(targets=2, drafters=1).slow_step_s(lost)] * rig.pace.drafters
 
 
 def slow_target(rig: Rig, lost: float) -> None:
@@ -41,20 +42,6 @@ def small_batches(rig: Rig, lost: float) -> None:
     """Every forward has a cost that does not depend on its tokens: that share of a full batch's time."""
     each_s = rig.pace.forward_loss_s(lost) * full_batch_tokens
     rig.forwarding.append(lambda _index, _batch: time.sleep(each_s))
-
-
-def late_drafter(rig: Rig, lost: float) -> None:
-    """The last drafter comes late to the end of every window, and the others wait for it there."""
-    windows: set[int] = set()
-    last = rig.pace.drafters - 1
-
-    def act(index: int, batch: Batch) -> None:
-        if index == last and batch.window.step not in windows:
-            windows.add(batch.window.step)
-            # The rest of the window was trained meanwhile: this alone is then what the window takes.
-            time.sleep(rig.pace.interval_s * batch.window.tokens / (1 - lost))
-
-    rig.training.append(act)
 
 
 def scalar_sync(rig: Rig, lost: float) -> None:
