@@ -13,6 +13,7 @@ import pandas as pd
 
 from profiler.throughput import Throughput
 from profiler.timeline import Timeline
+from profiler.waits import beside_stages
 
 host_paths = ("pageable", "pinned", "host")  # host: through host memory, of a kind that is not known
 
@@ -36,6 +37,9 @@ class StageLoad:
     waits: Mapping[str, float]  # by name: "get q_hs", "put q_hs", "window_turn", "window_wait"
     unaccounted: float
     gil_wait: float = 0.0  # taken out of `busy`; 0 also where it was not sampled
+    gpu_wait: float = 0.0  # part of `busy`: waiting for the own device, which by the GPU clock idled
+    gather: float = 0.0  # part of `busy`: packing hidden states by the host, while the device idled
+    lock_wait: float = 0.0  # waiting for a lock of the compiler or its autotuner
 
     @property
     def copies(self) -> float:
@@ -129,7 +133,7 @@ class Capacities:
     reason: str | None = None  # why something of it is unknown
 
 
-@lru_cache(maxsize=1)  # every rule asks for the same; a timeline does not change
+@lru_cache(maxsize=8)  # every rule asks for the same; a timeline does not change
 def measure_loads(timeline: Timeline) -> Loads | None:
     """How every stage spent the timeline's range. None when targets or drafters left no spans in it."""
     target, drafter = _load(timeline, "target"), _load(timeline, "drafter")
@@ -150,7 +154,8 @@ def _load(timeline: Timeline, stage: str) -> StageLoad | None:
     def share(mask: pd.Series) -> float:
         return float(mine.loc[mask, "ns"].sum()) / total_ns
 
-    is_copy, is_wait = mine["kind"] == "copy", (mine["kind"] == "wait") & (mine["name"] != "copy_wait")
+    is_copy = mine["kind"] == "copy"
+    is_wait = (mine["kind"] == "wait") & ~mine["name"].isin(beside_stages)
     on_host = mine["path"].isin(host_paths)
     waits: dict[str, float] = {}
     for name, channel, ns in mine.loc[is_wait, ["name", "channel", "ns"]].itertuples(index=False):
@@ -171,6 +176,9 @@ def _load(timeline: Timeline, stage: str) -> StageLoad | None:
         waits=waits,
         unaccounted=share(mine["kind"] == "unaccounted"),
         gil_wait=share(mine["kind"] == "gil_wait"),
+        gpu_wait=share(mine["kind"] == "gpu_wait"),
+        gather=share(mine["name"] == "gather"),
+        lock_wait=share(mine["name"] == "lock_wait"),
     )
 
 

@@ -6,6 +6,7 @@ Knows nothing of single causes, nor of how a diagnosis is shown.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -13,13 +14,20 @@ import pandas as pd
 from profiler.capacity import Capacities, Loads, measure_capacities, measure_loads, shares_devices
 from profiler.finding import ClosingPart, ClosingSum, Diagnosis, Evidence, Finding
 from profiler.forecast.gains import predict_gains
-from profiler.rules import all_rules
+from profiler.rules import all_rules, allocator_fragmentation, host_memory_exhausted_swapping, not_enough_data
 from profiler.rules.verdicts import percent
 from profiler.throughput import measure_throughput
 from profiler.timeline import Timeline
 from profiler.waits import name_of_part
 
 _shown_evidence = 5  # numbers in the Why sentence; the rest stays with the finding
+of_whole_runs = (
+    host_memory_exhausted_swapping.cause,
+    allocator_fragmentation.cause,
+)  # they find their own range
+consequences = {  # what small batches bring with them: more launches and more Python a token
+    "token-budget-too-small": ("gil-contention", "python-packing-loop", "per-step-scalar-sync"),
+}
 _verdict_order = {"supported": 0, "not_enough_evidence": 1, "rejected": 2}
 
 
@@ -28,9 +36,11 @@ def diagnose(timeline: Timeline) -> Diagnosis:
     throughput = measure_throughput(timeline)
     loads = measure_loads(timeline)
     capacities = measure_capacities(loads, throughput, shared_device=shares_devices(timeline))
-    findings = predict_gains(timeline, rank([finding for rule in all_rules for finding in rule(timeline)]))
+    findings = predict_gains(timeline, rank(_consider(timeline), timeline))
     primary = next((finding for finding in findings if finding.supported), None)
     headline, why, next_step = _say(primary) if primary else _say_unexplained(loads, capacities)
+    if primary and (others := _in_turn(findings)):
+        headline = f"{headline} {others}"
     return Diagnosis(
         headline=headline,
         why=why,
@@ -40,18 +50,88 @@ def diagnose(timeline: Timeline) -> Diagnosis:
         capacities=capacities,
         closing_sums=closing_sums(timeline),
         emulated=timeline.emulated,
-        warnings=(*timeline.warnings, *timeline.host_memory.warnings()),
+        warnings=(*timeline.warnings, *timeline.host_memory.warnings(), *_changes(timeline)),
     )
 
 
-def rank(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Supported ones first, sicknesses before states, the dearer first; the rules' own order breaks ties."""
+def rank(findings: list[Finding], timeline: Timeline | None = None) -> tuple[Finding, ...]:
+    """Supported ones first, sicknesses before states, the dearer first; the rules' own order breaks ties.
 
-    def place(finding: Finding) -> tuple[int, bool, float]:
-        cost = finding.measured_cost_share or 0.0
-        return _verdict_order[finding.verdict], not finding.is_sickness, -cost
+    In a run that changed, the cost of a cause counts for as long as it held. A cause comes before its own
+    consequences, whatever they cost.
+    """
+    named = {finding.cause for finding in findings if finding.supported}
+    whole_s = _whole_s(timeline) if timeline is not None and timeline.segments else None
+
+    def cost(finding: Finding) -> float:
+        held_s = finding.range_s[1] - finding.range_s[0]
+        part = 1.0 if whole_s is None else min(held_s / whole_s, 1.0)
+        return part * (finding.measured_cost_share or 0.0)
+
+    def place(finding: Finding) -> tuple[int, bool, float, bool]:
+        caused = {effect for root in named for effect in consequences.get(root, ())}
+        effects = consequences.get(finding.cause, ())
+        dearest = max([cost(finding), *(cost(f) for f in findings if f.supported and f.cause in effects)])
+        return _verdict_order[finding.verdict], not finding.is_sickness, -dearest, finding.cause in caused
 
     return tuple(sorted(findings, key=place))
+
+
+def _whole_s(timeline: Timeline) -> float:
+    return timeline.segments[-1].range_s[1] - timeline.segments[0].range_s[0]
+
+
+def _consider(timeline: Timeline) -> list[Finding]:
+    """Every rule on the run; of one that changed for good, on each stretch, where their causes differ."""
+    whole = [finding for rule in all_rules for finding in rule(timeline)]
+    if not timeline.segments:
+        return whole
+    parts = [[finding for rule in all_rules for finding in rule(part)] for part in timeline.segments]
+    told = [tuple(finding.cause for finding in part if finding.supported) for part in parts]
+    if len(set(told)) == 1:
+        return whole
+    named = _joined([f for part in parts for f in part if f.supported and f.cause not in of_whole_runs])
+    named = [finding for finding in named if finding.cause != not_enough_data.cause]
+    named += [finding for finding in whole if finding.supported and finding.cause in of_whole_runs]
+    causes = {finding.cause for finding in named}
+    longest = max(parts, key=lambda part: part[0].range_s[1] - part[0].range_s[0])
+    rest = {finding.cause: finding for finding in longest if not finding.supported}
+    rest |= {finding.cause: finding for finding in whole if not finding.supported}
+    return named + [finding for cause, finding in rest.items() if cause not in causes]
+
+
+def _joined(findings: list[Finding]) -> list[Finding]:
+    """A cause that holds over neighbouring stretches is one finding, with the evidence of the dearest."""
+    kept: list[Finding] = []
+    for finding in findings:
+        last = next((other for other in reversed(kept) if other.cause == finding.cause), None)
+        if last is None or finding.range_s[0] > last.range_s[1] + 0.1 * (last.range_s[1] - last.range_s[0]):
+            kept.append(finding)
+            continue
+        dearer = max(last, finding, key=lambda each: each.measured_cost_share or 0.0)
+        joined = (min(last.range_s[0], finding.range_s[0]), max(last.range_s[1], finding.range_s[1]))
+        kept[kept.index(last)] = replace(dearer, range_s=joined)
+    return kept
+
+
+def _in_turn(findings: tuple[Finding, ...]) -> str:
+    """The other causes of a run whose causes took turns, with their times; empty where there is one range."""
+    named = [finding for finding in findings if finding.supported]
+    first, *others = named
+    apart = [
+        f for f in others if f.range_s[0] >= first.range_s[1] - 1 or f.range_s[1] <= first.range_s[0] + 1
+    ]
+    if not apart:
+        return ""
+    said = "; ".join(f"from {f.range_s[0]:.0f} to {f.range_s[1]:.0f} s {f.cause}" for f in apart)
+    return f"This from {first.range_s[0]:.0f} to {first.range_s[1]:.0f} s; {said}."
+
+
+def _changes(timeline: Timeline) -> list[str]:
+    if not timeline.segments:
+        return []
+    times = ", ".join(f"{part.range_s[0]:.0f} s" for part in timeline.segments[1:])
+    return [f"the run changed for good at about {times}: causes are told with the time they held"]
 
 
 def closing_sums(timeline: Timeline) -> tuple[ClosingSum, ...]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from profiler.stage_costs import Part, StageCosts
 from profiler.throughput import percentile_interval
+from profiler.waits import beside_stages
 
 confidence: Final = 0.99  # there are a dozen parts, and none should be named by chance
 told_share: Final = 0.02  # of the stage's time a token: what changed by less is not worth a sentence
@@ -44,7 +45,7 @@ class StageChange:
     @property
     def is_own(self) -> bool:
         """The stage's own time, not the wait for another."""
-        return self.kind != "wait" or self.part.startswith("copy_wait")
+        return self.kind != "wait" or self.part.startswith(beside_stages)
 
     @property
     def is_told(self) -> bool:
@@ -128,7 +129,7 @@ def _stage_of_least_waiting(costs: StageCosts) -> str | None:
     def waiting(stage: str) -> float:
         mine = {part: float(spent.sum()) for part, spent in costs.seconds.items() if part[0] == stage}
         waits = sum(
-            spent for (_, kind, name), spent in mine.items() if kind == "wait" and name != "copy_wait"
+            spent for (_, kind, name), spent in mine.items() if kind == "wait" and name not in beside_stages
         )
         return waits / sum(mine.values())
 

@@ -7,13 +7,14 @@ queues drain is not how the run works. Knows nothing of what is healthy.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 
 from dflash.contract.config import TrainConfig
+from profiler.allocator import Allocator, measure_allocator, unread
 from profiler.batch_times import batch_columns, name_main_work, read_batch_times
 from profiler.compiles import compile_columns, count_compiles, tuning_seconds
 from profiler.depths import weigh_depths
@@ -22,12 +23,14 @@ from profiler.gpus import gpu_columns, gpu_warnings, measure_gpus
 from profiler.host_memory import HostMemory, measure_host_memory, unsampled
 from profiler.idle_gaps import find_idle_gaps, gap_columns
 from profiler.run import Run
+from profiler.segments import find_cuts, stretches
 from profiler.steady import SteadyRange, find_steady_range, read_windows
 from profiler.waits import clip, close_devices, close_threads, thread_spans
 
 service_columns = [
     "stage", "index", "device", "clock", "batches", "tokens", "work_s", "s_per_batch", "s_per_token",
 ]  # fmt: skip
+warmup_part = 0.1  # of the steady range: a longer start is looked at for causes of its own
 copy_columns = ["stage", "path", "src", "dst", "copies", "bytes", "seconds", "gb_per_s"]
 _most_warnings = 20  # of the trainer's own; more say nothing new
 take_columns = ["index", "where", "takes", "bytes"]
@@ -76,19 +79,45 @@ class Timeline:
     idle_gaps: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=gap_columns))
     idle_unknown: Mapping[str, str] = field(default_factory=dict)
     host_memory: HostMemory = unsampled  # over the whole run
+    allocator: Allocator = unread  # over the whole run
+    memory_nodes: int | None = None  # of the host; None: unknown
+    kernels: Mapping[str, str] | None = None  # in use, by part; None: the run does not say
     config: TrainConfig | None = None
     config_values: Mapping[str, Any] = field(default_factory=dict)
     emulated: bool | None = None
     warnings: tuple[str, ...] = ()  # what the figures leave out
+    segments: tuple[Timeline, ...] = ()  # of a run that changed for good: each stretch by itself
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        """The steady part of `run`; all of it when there are too few windows to tell (`steady.reason`)."""
+        """The steady part of `run`; all of it when there are too few windows to tell (`steady.reason`).
+
+        Of a run that changed for good, `segments` has each stretch.
+        """
+        windows, set_aside = read_windows(run.events)
+        spans = thread_spans(run.events)
+        whole = cls._over(run, windows, set_aside, spans)
+        lo_ns, hi_ns = whole.range_ns
+        if whole.steady.warmup_s > warmup_part * (hi_ns - lo_ns) / 1e9:  # too long for a mere warm-up
+            lo_ns = int(windows["start_ns"].iloc[0])
+        cuts = find_cuts(windows, spans, _levels(run.samples, lo_ns, hi_ns), lo_ns, hi_ns)
+        if not cuts:
+            return whole
+        segments = []
+        for begin_ns, end_ns in stretches(lo_ns, hi_ns, cuts):
+            mine = windows[(windows["start_ns"] >= begin_ns) & (windows["end_ns"] <= end_ns)]
+            segments.append(cls._over(run, mine.reset_index(drop=True), 0, spans, end_ns))
+        return replace(whole, segments=tuple(segments))
+
+    @classmethod
+    def _over(
+        cls, run: Run, windows: pd.DataFrame, set_aside: int, spans: pd.DataFrame, end_ns: int | None = None
+    ) -> Self:
+        """The steady part of the run's `windows`, at most until `end_ns`."""
         events, start_ns = run.events, run.start_ns
-        windows, set_aside = read_windows(events)
         steady = find_steady_range(windows, set_aside)
-        spans = thread_spans(events)
         lo_ns, hi_ns = _range(events, spans, steady, run.samples)
+        hi_ns = hi_ns if end_ns is None else min(hi_ns, end_ns)
         gil = measure_gil(run.samples, lo_ns, hi_ns)
         threads, overlap_s = close_threads(spans, lo_ns, hi_ns, gil.by_tid)
         depths = weigh_depths(events, run.config_values, lo_ns, hi_ns)
@@ -114,6 +143,9 @@ class Timeline:
             idle_gaps=idle_gaps,
             idle_unknown=idle_unknown,
             host_memory=measure_host_memory(run.samples, windows, start_ns),
+            allocator=measure_allocator(events, windows, start_ns),
+            memory_nodes=_memory_nodes(run.manifest),
+            kernels=_kernels(run.manifest),
             config=run.config,
             config_values=run.config_values,
             emulated=run.emulated,
@@ -134,6 +166,37 @@ class Timeline:
     def series(self, metric: str) -> pd.DataFrame:
         """The samples of one metric, in time order."""
         return self.samples[self.samples["metric"] == metric]
+
+
+def _levels(samples: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
+    """What samples add to spans in telling that a run changed: waits for the GIL, clocks of GPUs."""
+    found = [pd.DataFrame(columns=["t_ns", "name", "value"])]
+    counts = samples[(samples["metric"] == "gil_wait_samples") & samples["value"].notna()]
+    sweeps = samples[(samples["metric"] == "gil_sweeps") & samples["value"].notna()]
+    edges = np.linspace(lo_ns, hi_ns, 61)
+    if len(sweeps) >= 2 and hi_ns > lo_ns:
+        looks = np.diff(np.interp(edges, sweeps["t_ns"], sweeps["value"]))
+        for key, mine in counts.groupby("key", observed=True):
+            waits = np.diff(np.interp(edges, mine["t_ns"], mine["value"]))
+            value = np.divide(waits, looks, out=np.zeros_like(waits), where=looks > 0)
+            middles = (edges[:-1] + edges[1:]) / 2
+            found.append(pd.DataFrame({"t_ns": middles, "name": f"gil {key}", "value": value}))
+    clocks = samples[(samples["metric"] == "sm_clock_mhz") & (samples["value"] > 0)]
+    for key, mine in clocks.groupby("key", observed=True):
+        value = mine["value"] / mine["value"].max()
+        found.append(pd.DataFrame({"t_ns": mine["t_ns"], "name": f"clock {key}", "value": value}))
+    return pd.concat([frame for frame in found if len(frame)] or found, ignore_index=True)
+
+
+def _memory_nodes(manifest: Mapping[str, Any]) -> int | None:
+    hardware = manifest.get("hardware")
+    nodes = hardware.get("numa_nodes") if isinstance(hardware, Mapping) else None
+    return len(nodes) if isinstance(nodes, Mapping) and nodes else None
+
+
+def _kernels(manifest: Mapping[str, Any]) -> dict[str, str] | None:
+    kernels = manifest.get("kernels")
+    return {str(k): str(v) for k, v in kernels.items()} if isinstance(kernels, Mapping) else None
 
 
 def _range(

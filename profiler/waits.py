@@ -20,7 +20,17 @@ from profiler.run import missing_name
 stages = ("prefetch", "target", "drafter")  # those that causes are known for, in the order of the data
 beside = ("trainer", "link", missing_name)  # every other name is that of a stage with threads of its own
 nested = ("compile",)  # spans inside others of their thread: their time is counted there
-waits = ("get", "put", "window_turn", "window_wait", "copy_wait", "device_wait", "barrier", "ended")
+waits = (
+    "get",
+    "put",
+    "window_turn",
+    "window_wait",
+    "copy_wait",
+    "lock_wait",
+    "device_wait",
+    "barrier",
+    "ended",
+)
 closing_columns = [
     "stage",
     "index",
@@ -34,11 +44,13 @@ closing_columns = [
     "seconds",
     "share",
 ]
+beside_stages = ("copy_wait", "lock_wait")  # waits that no other stage could end
 _what = ["kind", "name", "channel", "path"]
 Nanoseconds = NDArray[np.int64]
 _for_ever_ns = 2**62
 _of_any_stage = {
     "copy_wait": "a copy",
+    "lock_wait": "a lock of the compiler",
     "gil_wait": "the GIL",
     "device_wait": "the role on its device",
     "barrier": "the barrier",

@@ -12,7 +12,7 @@ Span names (stage: prefetch, target, drafter, trainer):
                       going on), window_turn (an earlier window not yet sent), window_wait (a window not
                       yet stepped, or not yet trained by the other drafters' devices), device_wait (a logical
                       device computing for another role that shares it), barrier (schedule lockstep: the
-                      other roles' phase)
+                      other roles' phase), lock_wait (a lock of the compiler or its autotuner)
   copies              copy: with src, dst, path, bytes; `on_critical_path` in note when the stage waited
 Marks:   window (window end at completion: tokens, note=JSON of loss figures), take (a drafter took a batch;
          note "home" or "away"), dispatch, start, stop, warning (note), accounting (note)

@@ -105,6 +105,6 @@ def _observed_path(timeline: Timeline) -> Path:
 
 
 def _capacity(timeline: Timeline, family: str) -> int:
-    mine = timeline.depths[[family_of(name) == family for name in timeline.depths["channel"]]]
+    mine = timeline.depths.loc[[family_of(name) == family for name in timeline.depths["channel"]]]
     known = mine["capacity"].dropna()
     return max(int(known.max()), 1) if len(known) else unknown_depth

@@ -14,7 +14,7 @@ from profiler.gil_waits import GilWaits
 from profiler.live.follower import Recent
 from profiler.live.view import Number, QueueRow, StageRow, Wait
 from profiler.run import missing_name
-from profiler.waits import awaited, close_devices, name_of_part, thread_spans
+from profiler.waits import awaited, beside_stages, close_devices, name_of_part, thread_spans
 
 _least_share = 0.005  # a wait below it is no news
 
@@ -54,7 +54,7 @@ def _stage_row(key: Any, parts: pd.DataFrame, last_ns: int, lo_ns: int, hi_ns: i
 
 def _waits(stage: str, parts: pd.DataFrame) -> tuple[Wait, ...]:
     """Waits for other stages and for the GIL; those for a copy count as copying."""
-    rows = parts[parts["kind"].isin(["wait", "gil_wait"]) & ~parts["name"].isin(["ended", "copy_wait"])]
+    rows = parts[parts["kind"].isin(["wait", "gil_wait"]) & ~parts["name"].isin(["ended", *beside_stages])]
     waits = [
         Wait(
             awaited(stage, str(row["name"])),

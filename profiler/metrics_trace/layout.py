@@ -199,7 +199,8 @@ def _place(
         if part.last:
             at_s = late_s
         if length > 0:
-            yield Piece(part, at_s, min(at_s + length, end_s), tokens if part.carries_tokens else None)
+            ends_s = max(min(at_s + length, end_s), at_s)  # rounding may leave the place past the end
+            yield Piece(part, at_s, ends_s, tokens if part.carries_tokens else None)
         at_s += length
 
 

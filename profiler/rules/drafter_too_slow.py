@@ -6,6 +6,7 @@ from typing import Final
 
 from profiler.capacity import Loads, measure_loads
 from profiler.finding import Evidence, Finding, Remedy, Scalar
+from profiler.rules import per_step_scalar_sync
 from profiler.rules.remedies import moved_device, moved_device_rate
 from profiler.rules.verdicts import (
     Case,
@@ -24,9 +25,10 @@ cause: Final = "drafter-too-slow"
 step_work: Final = ("forward", "backward", "sum", "optimizer", "load", "compile")
 
 
-def cost(_timeline: Timeline, loads: Loads) -> float | None:
-    """How much faster the targets are than the drafters' work alone: copies are another cause."""
-    work = loads.drafter.seconds_per_token(loads.drafter.busy)
+def cost(timeline: Timeline, loads: Loads) -> float | None:
+    """How much faster targets are than the drafters' work alone: copies and waits are other causes."""
+    alone = loads.drafter.busy - per_step_scalar_sync.waited(timeline, loads.drafter)
+    work = loads.drafter.seconds_per_token(alone)
     forward = loads.target.seconds_per_token(loads.target.occupied)
     if not work or forward is None:
         return None

@@ -14,12 +14,13 @@ import pandas as pd
 
 from profiler.capacity import Loads, measure_loads
 from profiler.finding import Evidence, Finding, Remedy
-from profiler.rules.verdicts import Case, Check, judge, quantity, share
+from profiler.rules.verdicts import Case, Check, compared_cost_share, judge, percent, quantity, share
 from profiler.throughput import measure_throughput
 from profiler.timeline import Timeline
 
 cause: Final = "one-gpu-throttled"
 slow_clock_share: Final = 0.85  # of the siblings' clock: below it a GPU is slower than chance
+hotter_c: Final = 10.0  # than its siblings: more than places in a case differ by
 _working_util_pct: Final = 50.0  # a GPU without work lowers its clock by itself
 _unpriced: Final = "a clock's price is measured between equal GPUs, not worked out from bytes"
 
@@ -40,6 +41,8 @@ class Straggler:
 def check(timeline: Timeline) -> list[Finding]:
     """Supported when a working GPU is held well below its siblings' clock, and that costs throughput."""
     found = find_straggler(timeline.gpus)
+    if found is None and timeline.emulated and (slow := _slow_device(timeline)) is not None:
+        return [judge(_emulated_case(timeline, *slow), timeline)]
     if found is None:
         known = _has_siblings(timeline.gpus)
         reason = (
@@ -71,6 +74,9 @@ def find_straggler(gpus: pd.DataFrame) -> Straggler | None:
 
 def cost(timeline: Timeline, loads: Loads) -> float | None:
     """The share of the throughput lost to a straggler's clock. None without one, or where it has no price."""
+    if timeline.emulated:
+        slow = _slow_device(timeline)
+        return None if slow is None else _emulated_cost(loads, *slow)
     found = find_straggler(timeline.gpus)
     if found is None or found.gpu["role"] not in ("target", "drafter"):
         return None
@@ -84,12 +90,59 @@ def cost(timeline: Timeline, loads: Loads) -> float | None:
     mine = paces.pop(int(found.gpu["index"]), None)
     if mine is None:
         return None
-    # Without a sibling of the same stage, a GPU's pace follows its clock.
+    # Without a pace of a sibling's own (none, or one figure for all in the file), a GPU's follows its clock.
+    told = [pace for pace in paces.values() if pace != mine]
+    if paces and not told:
+        total = mine * (1 + len(paces))
+        even = total / (found.clock_share + len(paces))
+        paces, mine = dict.fromkeys(paces, even), even * found.clock_share
     equal = float(np.median(list(paces.values()))) if paces else mine / found.clock_share
     total = mine + sum(paces.values())
     saved = max(1 - total / (total - mine + equal), 0.0)
     load = loads.target if role == "target" else loads.drafter
     return loads.lost_share(**{role: load.occupied * saved})
+
+
+def _slow_device(timeline: Timeline) -> tuple[str, int, float] | None:
+    """The logical device furthest below its siblings' pace: role, index, its pace over their median.
+
+    Logical devices have no clock; what shows of one is how long they take for a token.
+    """
+    found: list[tuple[str, int, float]] = []
+    for role in ("target", "drafter"):
+        service = timeline.service[
+            (timeline.service["stage"] == role) & (timeline.service["s_per_token"] > 0)
+        ]
+        takes = {int(row["index"]): float(row["s_per_token"]) for row in service.to_dict("records")}
+        for index, mine in takes.items():
+            others = [theirs for other, theirs in takes.items() if other != index]
+            if others and (pace := float(np.median(others)) / mine) < slow_clock_share:
+                found.append((role, index, pace))
+    return min(found, key=lambda device: device[2], default=None)
+
+
+def _emulated_cost(loads: Loads, role: str, _index: int, pace: float) -> float | None:
+    load = loads.target if role == "target" else loads.drafter
+    saved = (1 - pace) / load.threads  # of what all of them would do at the siblings' pace
+    return loads.lost_share(**{role: load.occupied * saved})
+
+
+def _emulated_case(timeline: Timeline, role: str, index: int, pace: float) -> Case:
+    loads = measure_loads(timeline)
+    words = f"{role} {index} computes at {percent(pace)} of its siblings' pace"
+    return Case(
+        cause=cause,
+        summary=words,
+        cost=None if loads is None else _emulated_cost(loads, role, index, pace),
+        cost_reason="a stage left no spans",
+        evidence=[share("its pace, of its siblings'", pace)],
+        remedy=Remedy(
+            "Look for what slows that device: a throttled GPU by its clock and temperature, a neighbour that "
+            "uses it too. Until then leave it out, or give it the stage that is not the limit."
+        ),
+        condition="the device can be relieved, or another put in its place",
+        predicted_cost_reason=_unpriced,
+    )
 
 
 def _case(
@@ -106,10 +159,14 @@ def _case(
         summary=summary,
         cost=cost,
         cost_reason=cost_reason,
+        least_cost=compared_cost_share,
         checks=[]
         if found is None
         else [
-            Check(None if held is None else bool(held), "the driver names nothing that holds its clock down")
+            Check(
+                None if held is None or (not held and _is_hot(found)) else bool(held),
+                "the driver names nothing that holds its clock down, and it is no hotter than the others",
+            )
         ],
         evidence=[] if found is None else _evidence(found, lost_rate),
         remedy=Remedy(
@@ -120,6 +177,13 @@ def _case(
         condition="the GPU can be cooled, its limit raised, or another put in its place",
         predicted_cost_reason=_unpriced,
     )
+
+
+def _is_hot(found: Straggler | None) -> bool:
+    """Whether it is clearly hotter than its siblings, which a driver that names no reason leaves to see."""
+    if found is None:
+        return False
+    return float(found.gpu["temp_c"]) >= float(found.siblings["temp_c"].median()) + hotter_c
 
 
 def _evidence(found: Straggler, lost_rate: float | None) -> list[Evidence | None]:

@@ -9,17 +9,24 @@ from profiler.capacity import Loads, measure_loads
 from profiler.finding import Evidence, Finding, Remedy, Verdict
 from profiler.gpus import little_work, power_of_little_work
 from profiler.rules import (
+    allocator_fragmentation,
     drafter_too_slow,
-    drafters_wait_at_window_end,
     gil_contention,
+    gradient_sync_wait,
     host_copies,
+    kernel_autotune_lock,
+    numa_remote_host_buffers,
     one_gpu_throttled,
+    per_step_scalar_sync,
     prefetch_starvation,
+    python_packing_loop,
     recompiles_from_varying_shapes,
     shared_queue_cross_device,
+    slow_kernel_fallback,
 )
 from profiler.rules.remedies import moved_device
 from profiler.rules.verdicts import (
+    compared_cost_share,
     healthy_efficiency,
     lacking,
     named_cost_share,
@@ -89,20 +96,8 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
     lack = lacking(timeline)
     if lack is not None or reached is None:
         return "not_enough_evidence", 0.0, f"Not judged: {lack or 'a stage’s own pace is unknown'}."
-    costs = {
-        "waiting for input": prefetch_starvation.cost(timeline, loads),
-        "drafters' work": drafter_too_slow.cost(timeline, loads),
-        "copies through host memory": host_copies.cost(timeline, loads),
-        "waits at window ends": drafters_wait_at_window_end.cost(timeline, loads),
-        "recompilations": recompiles_from_varying_shapes.cost(timeline, loads),
-        "swapping": timeline.host_memory.lost_share,
-        "waits for the GIL": gil_contention.cost(timeline, loads),
-        "a GPU held down": one_gpu_throttled.cost(timeline, loads),
-        "moves between drafters": shared_queue_cross_device.cost(timeline, loads),
-    }
-    worst = max(costs, key=lambda name: costs[name] or 0.0)
-    if (lost := costs[worst] or 0.0) >= named_cost_share:
-        return "rejected", 0.9, f"Rejected: {worst} cost {percent(lost)} of the throughput."
+    if (sickness := _sickness(timeline, loads)) is not None:
+        return "rejected", 0.9, sickness
     blocked = loads.target.wait("put q_hs")
     if blocked >= named_cost_share and loads.drafter.busy < healthy_efficiency:
         return (
@@ -134,6 +129,37 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
             f"drafters wait ({percent(loads.drafter.waiting)}) is as it should be."
         ),
     )
+
+
+def _sickness(timeline: Timeline, loads: Loads) -> str | None:
+    """What another rule has a cost or a name for; None when nothing is worth naming."""
+    costs = {
+        "waiting for input": prefetch_starvation.cost(timeline, loads),
+        "drafters' work": drafter_too_slow.cost(timeline, loads),
+        "copies through host memory": host_copies.cost(timeline, loads),
+        "waits at window ends": gradient_sync_wait.cost(timeline, loads),
+        "recompilations": recompiles_from_varying_shapes.cost(timeline, loads),
+        "swapping": timeline.host_memory.lost_share,
+        "waits for the GIL": gil_contention.cost(timeline, loads),
+        "moves between drafters": shared_queue_cross_device.cost(timeline, loads),
+        "waits for the own device": per_step_scalar_sync.cost(timeline, loads),
+        "packing in Python": python_packing_loop.cost(timeline, loads),
+        "tuning of kernels": kernel_autotune_lock.cost(timeline, loads),
+    }
+    worst = max(costs, key=lambda name: costs[name] or 0.0)
+    if (lost := costs[worst] or 0.0) >= named_cost_share:
+        return f"Rejected: {worst} cost {percent(lost)} of the throughput."
+    compared = {
+        "slow copies of some GPUs": numa_remote_host_buffers.cost(timeline, loads) or 0.0,
+        "a GPU held down": one_gpu_throttled.cost(timeline, loads) or 0.0,
+        "retries of the allocator": allocator_fragmentation.cost(timeline, loads) or 0.0,
+    }
+    worst = max(compared, key=lambda name: compared[name])
+    if compared[worst] >= compared_cost_share:
+        return f"Rejected: {worst} cost {percent(compared[worst])} of the throughput."
+    if slow := slow_kernel_fallback.hampered(timeline, loads):
+        return f"Rejected: it runs on slow fallback kernels ({', '.join(slow)})."
+    return None
 
 
 def _little_work(timeline: Timeline, loads: Loads) -> str | None:

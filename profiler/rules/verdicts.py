@@ -17,6 +17,7 @@ from profiler.timeline import Timeline
 from profiler.waits import family_of
 
 named_cost_share: Final = 0.08  # of the throughput; what costs less is not named
+compared_cost_share: Final = 0.04  # where one run holds its own comparison: siblings, or before and after
 sure_cost_share: Final = 0.25  # from here on a cost alone leaves no doubt
 queue_state_share: Final = 0.5  # of the time a queue must be nearly full (or nearly empty) to be called so
 away_share: Final = 0.1  # of the takes
@@ -47,6 +48,7 @@ class Case:
     evidence: Sequence[Evidence | None] = ()
     remedy: Remedy | None = None
     condition: str | None = None
+    least_cost: float = named_cost_share
     predicted_cost_s: float | None = None
     predicted_cost_reason: str | None = "this cause is a wait, not work that arithmetic could price"
 
@@ -86,14 +88,14 @@ def unjudged(cause: str, timeline: Timeline) -> Finding:
 def _decide(case: Case, cost: float | None, unknown: str | None) -> tuple[Verdict, float, str]:
     if cost is None:
         return "not_enough_evidence", 0.0, f"Not judged: {unknown}."
-    if cost < named_cost_share:
-        doubt = cost / named_cost_share
+    if cost < case.least_cost:
+        doubt = cost / case.least_cost
         return "rejected", 0.95 - 0.45 * doubt, f"Rejected: it costs {percent(cost)} of the throughput."
     for check in case.checks:
         if check.holds is False:
             return "rejected", 0.8, f"Rejected: {check.otherwise}."
     missing = sum(check.holds is None for check in case.checks)
-    strength = min((cost - named_cost_share) / (sure_cost_share - named_cost_share), 1.0)
+    strength = min((cost - case.least_cost) / (sure_cost_share - case.least_cost), 1.0)
     confidence = max(0.5 + 0.45 * strength - _missing_penalty * missing, 0.1)
     weakly = "" if strength > 0.25 else " (weak)"
     return "supported", confidence, f"{case.summary}: {percent(cost)} of the throughput is lost{weakly}."

@@ -44,7 +44,7 @@ faults: dict[str, tuple[Settings, str, tuple[float, float, float], float]] = {
     "h2d-on-drafter-critical-path": (host | {"backward_s": 0.3}, "drafter_copy_s", (0.1, 0.3, 0.9), 0.0),
     "prefetch-starvation": ({}, "pack_s", (0.4, 0.6, 1.2), 0.02),
     "drafter-too-slow": ({}, "backward_s", (0.38, 0.6, 1.2), 0.2),
-    "drafters-wait-at-window-end": (
+    "gradient-sync-wait": (
         {"drafters": 3, "backward_s": 0.95, "optimizer_s": 0.0, "windows": 60},
         "batches_per_window",
         (5, 7, 4),

@@ -87,9 +87,20 @@ def test_equal_clocks_are_no_finding(tmp_path: Path) -> None:
 
 
 def test_low_clock_that_nothing_holds_down_is_rejected(tmp_path: Path) -> None:
-    finding = finding_of(diagnosed(straggling(tmp_path, changed(tmp_path, second={"throttle_reasons": 0}))))
+    finding = finding_of(
+        diagnosed(straggling(tmp_path, changed(tmp_path, second={"throttle_reasons": 0, "temp_c": 70})))
+    )
     assert finding.verdict == "rejected"
     assert "names nothing" in finding.summary
+
+
+def test_a_hot_one_that_no_reason_is_told_of_is_named_with_less_confidence(tmp_path: Path) -> None:
+    sure = finding_of(diagnosed(straggling(tmp_path / "a")))
+    hot = finding_of(
+        diagnosed(straggling(tmp_path / "b", changed(tmp_path, second={"throttle_reasons": 0, "temp_c": 93})))
+    )
+    assert hot.supported
+    assert hot.confidence < sure.confidence
 
 
 def test_unknown_reason_lowers_confidence_and_is_said(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from profiler.finding import Finding, Remedy, Scalar
 from profiler.rules.verdicts import Case, Check, judge, quantity, share, unjudged
 from profiler.timeline import Timeline
 
-cause: Final = "drafters-wait-at-window-end"
+cause: Final = "gradient-sync-wait"
 
 
 def cost(_timeline: Timeline, loads: Loads) -> float | None:
