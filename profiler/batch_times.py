@@ -52,6 +52,6 @@ def _beside(spans: pd.DataFrame) -> np.ndarray[tuple[int], np.dtype[np.float64]]
     times = times[order] - start.min()
     running = np.cumsum(np.concatenate([np.ones(len(start)), -np.ones(len(end))])[order])
     work = np.concatenate([[0.0], np.cumsum(running[:-1] * np.diff(times))])
-    return (np.interp(end - start.min(), times, work) - np.interp(start - start.min(), times, work)) / (
-        end - start
-    ) - 1.0
+    done = np.interp(end - start.min(), times, work) - np.interp(start - start.min(), times, work)
+    beside: np.ndarray[tuple[int], np.dtype[np.float64]] = done / (end - start) - 1.0
+    return beside
