@@ -24,6 +24,8 @@ from profiler.forecast.simulation import Played, simulate
 
 normal_90: Final = 1.645
 model_deviation: Final = 0.01  # of a prediction within what was seen
+plays_each: Final = 3
+windows_each: Final = 24
 _most: Final = 0.6  # of a logarithm: beyond it nothing is known at all
 
 
@@ -49,6 +51,15 @@ class Prediction:
     doubts: tuple[Doubt, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class _Average:
+    """Of several plays of one setting."""
+
+    tokens_per_s: float
+    deviation: float  # between them, relative, beyond what fluctuation within them explains
+    shares: Mapping[str, Mapping[str, float]]
+
+
 class Predictor:
     """Answers for the runs it was fitted on. The first is the one that changes are made to."""
 
@@ -58,7 +69,7 @@ class Predictor:
         self.model = self.fit.model
         self._seen = np.concatenate([run.samples["target"].tokens for run in runs])
         played = [self._play(self.model, run.setting) for run in runs]
-        self.today = played[0]
+        self.today, self._today_deviation = played[0].tokens_per_s, played[0].deviation
         # What the model makes of the runs it was fitted on: its own error is taken out of every prediction.
         errors = [math.log(r.tokens_per_s / p.tokens_per_s) for r, p in zip(runs, played, strict=True)]
         self.correction = math.exp(sum(errors) / len(errors))
@@ -88,7 +99,10 @@ class Predictor:
         doubts = tuple(self._doubts(setting, windows))
         deviation = math.sqrt(
             self._fit_deviation(setting, windows) ** 2
-            + 2 * self.runs[0].deviation ** 2  # today's rate, and that of the run to come
+            # Today's rate, and that of the run to come.
+            + 2 * self.runs[0].deviation ** 2
+            + self._today_deviation**2
+            + played.deviation**2
             + (model_deviation if setting != self.now else 0.0) ** 2
             + (self._error if setting != self.now else 0.0) ** 2
             + sum(doubt.deviation**2 for doubt in doubts)
@@ -98,15 +112,23 @@ class Predictor:
             tokens_per_s=rate,
             low=rate / reach,
             high=rate * reach,
-            ratio=played.tokens_per_s / self.today.tokens_per_s,
+            ratio=played.tokens_per_s / self.today,
             closed_form_tokens_per_s=self.correction * bounds.tokens_per_s,
             limit=bounds.limit,
             shares=played.shares,
             doubts=doubts,
         )
 
-    def _play(self, model: PipelineModel, setting: Setting) -> Played:
-        return simulate(model, setting, self.windows(setting))
+    def _play(self, model: PipelineModel, setting: Setting) -> _Average:
+        """Several short plays: which drafter gets which batch settles by luck, and the pace with it."""
+        windows = self.windows(setting)
+        plays = [
+            simulate(model, setting, windows, count=windows_each, seed=seed) for seed in range(plays_each)
+        ]
+        between = float(np.log([played.tokens_per_s for played in plays]).var(ddof=1))
+        within = float(np.mean([_relative_variance(played) for played in plays]))
+        rate = plays_each / sum(1.0 / played.tokens_per_s for played in plays)
+        return _Average(rate, math.sqrt(max(between - 2 * within, 0.0)), plays[0].shares)
 
     def _fit_deviation(self, setting: Setting, windows: Windows) -> float:
         """How much the ratio to today's rate varies over the models that the runs allow."""
@@ -158,3 +180,9 @@ class Predictor:
             yield Doubt(f"{way} copies were not seen in a run; their speed is that of the links", 0.02)
         else:
             yield Doubt(f"how fast {way} copies are is unknown; taken as hidden behind work", 0.1)
+
+
+def _relative_variance(played: Played) -> float:
+    """Of the mean time of a play's windows."""
+    seconds = np.array(played.seconds)
+    return float(seconds.var() / seconds.mean() ** 2 / len(seconds))

@@ -51,7 +51,6 @@ class WhatIf:
     changes: Mapping[str, Any]
     today: Throughput
     prediction: Prediction
-    fitted_tokens_per_s: float  # the model's own for today, before it is corrected
     epochs: int
     data_tokens: int | None  # of an epoch
     memory: MemoryForecast
@@ -123,7 +122,6 @@ def ask(runs: Sequence[Run], assignments: Sequence[str]) -> WhatIf:
         changes=changes,
         today=measure_throughput(timelines[0]),
         prediction=prediction,
-        fitted_tokens_per_s=predictor.today.tokens_per_s,
         epochs=config.run.epochs,
         data_tokens=None if facts is None else facts.data_tokens,
         memory=forecast_memory(first, config),
