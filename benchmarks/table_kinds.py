@@ -294,6 +294,23 @@ def labelled_suite(document: Document) -> Table:
     return head, rows
 
 
+def planted_faults(document: Document) -> Table:
+    """Faults planted in a trainer that is not ours, and what was said of them."""
+    head = ["fault", "truth", "named first", "throughput lost to it", "named besides", "right"]
+    rows = [
+        [
+            row["fault"],
+            row["truth"],
+            next(iter(row["named"]), "nothing"),
+            percent(row["cost_share"], 0),
+            ", ".join(row["named"][1:]) or None,
+            "yes" if row["right"] else "no",
+        ]
+        for row in document["rows"]
+    ]
+    return head, rows
+
+
 kinds: dict[str, Callable[[Document], Table]] = {
     "drafter_step": drafter_step,
     "target_forward": target_forward,
@@ -308,5 +325,6 @@ kinds: dict[str, Callable[[Document], Table]] = {
     "profiler_overhead": profiler_overhead,
     "links": links,
     "demo_search": demo_search,
+    "planted_faults": planted_faults,
     "labelled_suite": labelled_suite,
 }

@@ -14,10 +14,13 @@ import pytest
 from profiler.run import Run
 from profiler.timeline import Timeline
 
-# Work is sleep, several times longer than what a crowded machine adds to it.
+# Work is sleep, several times longer than what a crowded machine adds to it. The sixth, a hog of the GIL, has
+# tests of its own (test_gil_contention.py).
 faults = {
     "none": ("target-bound-healthy", None),
     "slow-drafter": ("drafter-too-slow", "Move a device"),
+    "starvation": ("prefetch-starvation", "Make packing cheaper"),
+    "copy": ("sync-d2h-on-critical-path", "Take the copy off the target's thread"),
     "log-in-step": ("drafter-too-slow", "Take log off the drafters' thread"),
 }
 
