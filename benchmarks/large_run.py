@@ -142,7 +142,8 @@ def play_batches(random: np.random.Generator, seconds: float) -> Batches:
         if target == 3:
             pause[count // 2] = stall_s
         ends = np.cumsum(forward + copy + pause)
-        parts.append(np.column_stack([np.full(count, target), ends - copy - forward, ends - copy, ends]))
+        begins = np.concatenate([[0.0], ends[:-1]]) + pause
+        parts.append(np.column_stack([np.full(count, target), begins, begins + forward, ends]))
     whole = np.concatenate(parts)
     whole = whole[np.argsort(whole[:, 3], kind="stable")]
     work = backward_s * np.clip(random.normal(1.0, 0.08, len(whole)), 0.5, 2.0)
@@ -156,7 +157,7 @@ def _one_by_one(ready: Floats, work: Floats) -> tuple[Floats, Floats]:
     """Begin and end of each piece of work on one thread: when it is ready and the one before is done."""
     done = np.cumsum(work)
     ends = done + np.maximum.accumulate(ready - (done - work))
-    return np.maximum(ends - work, np.concatenate([[0.0], ends[:-1]])), ends
+    return np.maximum(ready, np.concatenate([[0.0], ends[:-1]])), ends
 
 
 def _events(b: Batches) -> list[Columns]:

@@ -19,6 +19,7 @@ from reports.series import Series, prepare
 _panel_px: Final = 128
 _lane_px: Final = 32
 _lanes_head_px: Final = 26
+_stroke: Final = 0.0015  # of the time, drawn at least
 _most_bands: Final = 40  # drawn behind the panels; lanes show all
 _shapes: Final = {"until_next": "hv", "since_last": "vh", "no": "linear"}
 _points_in_all: Final = 40_000  # a day of many series must still open at once
@@ -124,12 +125,14 @@ def _draw_lanes(strip: _Strip, lanes: Sequence[Lane], height: float, whole_px: i
         showticklabels=False,
     )
     strip.titles.append(_note("<b>Findings and idle GPUs</b>", 0, 1))
+    last_s = max(end for lane in lanes for _, end in lane.pieces_s)
     for row, lane in enumerate(lanes):
-        x = [at for start, end in lane.pieces_s for at in (start, end, None)]
+        # A moment in a long run is still a stroke.
+        x = [at for start, end in lane.pieces_s for at in (start, max(end, start + _stroke * last_s), None)]
         strip.traces.append(
             {
                 "type": "scatter",
-                "mode": "lines+markers",  # a moment in a long run is still a stroke
+                "mode": "lines",
                 "x": x,
                 "y": [row + 0.25] * len(x),
                 "yaxis": "y",
@@ -137,7 +140,6 @@ def _draw_lanes(strip: _Strip, lanes: Sequence[Lane], height: float, whole_px: i
                 "showlegend": False,
                 "hoverinfo": "skip",
                 "line": {"color": lane.colour, "width": 9},
-                "marker": {"color": lane.colour, "symbol": "line-ns-open", "size": 9, "line": {"width": 1.5}},
             }
         )
         title = _note(style.label(lane.name), 0, row - 0.5)

@@ -192,7 +192,7 @@ def test_a_gap_of_a_sensor_stays_a_gap_and_a_missing_one_says_why(tmp_path: Path
     builder.sample("gpu", "GPU-1", "util_pct", 100.5, None, "the driver failed to answer")
     builder.sample("gpu", "GPU-1", "power_w", 0, None, "not supported by this GPU")
     outline = report_of(builder.finish())
-    (trace,) = (t for t in outline.chart_specs()["time"]["data"] if t["mode"] != "lines+markers")
+    (trace,) = (t for t in outline.chart_specs()["time"]["data"] if "name" in t)
     values = np.array(trace["y"], dtype=float)
     assert np.isnan(values).sum() == 1
     assert set(values[np.isfinite(values)]) == {90.0}
