@@ -23,6 +23,7 @@ from profiler.rules import (
     recompiles_from_varying_shapes,
     shared_queue_cross_device,
     slow_kernel_fallback,
+    token_budget_too_small,
 )
 from profiler.rules.remedies import moved_device
 from profiler.rules.verdicts import (
@@ -116,6 +117,9 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
         )
     if (idle_work := _little_work(timeline, loads)) is not None:
         return "rejected", 0.7, idle_work
+    busiest = max((loads.target, loads.drafter), key=lambda load: load.busy)
+    if (fixed := token_budget_too_small.fixed_share(timeline, busiest)) is not None:
+        return "rejected", 0.7, f"Rejected: {percent(fixed)} of a batch's time does not depend on its tokens."
     certainty = 0.6 + 0.35 * (reached - healthy_efficiency) / (1.0 - healthy_efficiency)
     balanced = loads.drafter.busy >= _balanced * loads.target.busy
     return (

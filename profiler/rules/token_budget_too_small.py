@@ -1,5 +1,7 @@
 """Batches are too small for the GPUs: some kernel always runs, and yet they draw little power.
 
+Where power is unknown, times that hardly depend on a batch's tokens show it.
+
 Utilisation hides it, since it says only that a kernel was resident. What larger batches would bring cannot be
 read off a run whose batches are all alike, so this cause has no price. Knows nothing of memory.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
+import numpy as np
 import pandas as pd
 
 from dflash.contract.errors import ConfigError
@@ -27,6 +30,9 @@ from profiler.timeline import Timeline
 
 cause: Final = "token-budget-too-small"
 small_batch_tokens: Final = 8192.0  # more fill a GPU: there, little power has another reason
+mostly_fixed: Final = 0.4  # of a batch's time that does not depend on its tokens: launches, not work
+least_batches: Final = 20  # through which a line is fitted
+least_spread: Final = 0.05  # standard deviation of their tokens, of the mean
 _unpriced: Final = "only a run with larger batches tells what they bring"
 _confidence: Final = 0.8
 
@@ -90,6 +96,11 @@ def _decide(
     if (gpus["work"] == full_work).any():
         return "rejected", f"Rejected: GPUs of {load.stage}s that look busy draw power."
     power_share = power_of_little_work(gpus, load.stage)
+    if power_share is None and (fixed := fixed_share(timeline, load)) is not None:
+        return "supported", (
+            f"Batches of {tokens:,.0f} tokens are too small: {percent(fixed)} or more of the time that a "
+            f"{load.stage} takes for one does not depend on its tokens."
+        )
     if power_share is None:
         return "not_enough_evidence", f"Not judged: {_why_unknown(timeline, load)}."
     working = load.busy + load.gil_wait
@@ -100,6 +111,25 @@ def _decide(
         f"{percent(power_share)} of their power limit."
     )
     return "supported", found
+
+
+def fixed_share(timeline: Timeline, load: StageLoad) -> float | None:
+    """The least part of a batch's time that its tokens do not explain, where that is most of it; else None.
+
+    A line fitted through the batches of a stage that works all the time, less three standard errors of where
+    it meets the axis. Batches must differ in tokens, or no line can be told.
+    """
+    if load.busy + load.gil_wait < healthy_efficiency:
+        return None
+    mine = timeline.batches[timeline.batches["stage"] == load.stage]
+    tokens, took_s = (mine[name].to_numpy(dtype=float) for name in ("tokens", "seconds"))
+    if len(tokens) < least_batches or tokens.std() < least_spread * tokens.mean():
+        return None
+    slope, at_zero = np.polyfit(tokens, took_s, 1)
+    noise = np.square(took_s - at_zero - slope * tokens).sum() / (len(tokens) - 2)
+    error_s = np.sqrt(noise * (1 + np.square(tokens.mean() / tokens.std())) / len(tokens))
+    least = float((at_zero - 3 * error_s) / took_s.mean())
+    return min(least, 1.0) if least >= mostly_fixed else None
 
 
 def _why_unknown(timeline: Timeline, load: StageLoad) -> str:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from profiler.capacity import StageLoad
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis, Finding
+from profiler.rules.token_budget_too_small import fixed_share
 from profiler.run import Run
 from profiler.timeline import Timeline
 from tests.gpu_readings import cases, listed, watch
@@ -77,3 +82,38 @@ def test_a_cause_with_a_price_comes_first(tmp_path: Path) -> None:
     diagnosis = told(tmp_path, preset="host", depth=2, target_copy_s=0.03)
     named = [finding.cause for finding in diagnosis.findings if finding.supported]
     assert named == ["sync-d2h-on-critical-path", cause]
+
+
+def batches_taking(fixed_s: float, s_per_token: float, *, spread: float) -> Timeline:
+    random = np.random.default_rng(3)
+    tokens = np.round(1000 * (1 + spread * random.standard_normal(40)))
+    seconds = (fixed_s + s_per_token * tokens) * (1 + 0.01 * random.standard_normal(40))
+    batches = pd.DataFrame({"stage": "target", "tokens": tokens, "seconds": seconds})
+    return cast(Timeline, SimpleNamespace(batches=batches))
+
+
+always_at_work = cast(StageLoad, SimpleNamespace(stage="target", busy=0.97, gil_wait=0.0))
+
+
+@pytest.mark.parametrize(
+    ("fixed_s", "s_per_token", "spread", "found"),
+    [
+        (0.08, 0.00002, 0.15, True),
+        (0.02, 0.00008, 0.15, False),
+        (0.0, 0.0001, 0.15, False),
+        (0.08, 0.00002, 0.01, False),
+    ],
+    ids=["mostly fixed", "a fifth", "all by tokens", "batches too alike to tell"],
+)
+def test_time_that_no_token_explains_is_told_where_batches_differ(
+    fixed_s: float, s_per_token: float, spread: float, found: bool
+) -> None:
+    share = fixed_share(batches_taking(fixed_s, s_per_token, spread=spread), always_at_work)
+    assert (share is not None) == found
+    if share is not None:
+        assert 0.4 <= share <= 0.8
+
+
+def test_a_stage_that_waits_is_not_judged_by_its_batches() -> None:
+    waiting = cast(StageLoad, SimpleNamespace(stage="target", busy=0.5, gil_wait=0.0))
+    assert fixed_share(batches_taking(0.08, 0.00002, spread=0.15), waiting) is None
