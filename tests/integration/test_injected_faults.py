@@ -1,0 +1,96 @@
+"""Sixteen planted faults and a healthy run: each live on logical devices, each named for what it is.
+
+Faults take about half of the throughput by sleeping, or hold what others need, so that neither the verdict
+nor the loss hangs on how crowded the machine is.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from benchmarks.small_runs import small_config, write_conversations
+from dflash.contract.gil_range import no_gil, other_libc
+from dflash.contract.rundir import python_command
+from dflash.faults.catalogue import catalogue
+from dflash.faults.injection import truth_variable
+from profiler.diagnosis import diagnose
+from profiler.recorder import RecordOptions, record
+from profiler.run import Run
+from profiler.samplers import gil_wait
+from profiler.timeline import Timeline
+from tests.injected_runs import carry_out
+
+pytestmark = pytest.mark.slow
+
+strength = 0.5  # of the most that a fault can have
+by_events = (
+    "sync-copy",
+    "python-packing",
+    "shared-queue",
+    "upload",
+    "deep-queue",
+    "slow-data",
+    "slow-drafter",
+    "recompiles",
+    "slow-target",
+    "remote-buffers",
+    "scalar-sync",
+    "slow-kernels",
+    "small-batches",
+    "autotune-lock",
+    "slow-gradients",
+)
+knobs = {"deep-queue": {"transport.depth": 12, "run.max_steps": 18}}  # soon full
+crowded = 0.15  # of a stage's time without a CPU
+no_samples = (no_gil, other_libc, gil_wait.no_proc, gil_wait.no_ptrace, gil_wait.yama.partition("{")[0])
+
+
+@pytest.mark.parametrize("fault", by_events)
+def test_a_planted_fault_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
+    chosen = strength * catalogue[fault].below
+    timeline, truth = carry_out(tmp_path, monkeypatch, fault, chosen, knobs.get(fault))
+    diagnosis = diagnose(timeline)
+    assert truth["cause"] == catalogue[fault].cause
+    assert [finding.cause for finding in diagnosis.findings if finding.supported][:1] == [truth["cause"]], (
+        diagnosis.headline
+    )
+
+
+def test_a_run_at_the_same_pace_without_a_fault_is_not_accused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timeline, truth = carry_out(tmp_path, monkeypatch)
+    named = {finding.cause for finding in diagnose(timeline).findings if finding.supported}
+    assert named <= {truth["cause"]}
+
+
+def test_a_hog_of_the_gil_is_named_in_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = small_config(write_conversations(tmp_path / "conversations.jsonl"), max_steps=16)
+    (tmp_path / "run.toml").write_text(config.to_toml())
+    monkeypatch.setenv(truth_variable, str(tmp_path / "truth.json"))
+    command = [*python_command(), "run", str(tmp_path / "run.toml"), "--inject", "gil-hog:0.9"]
+    options = RecordOptions(gpu="none", log=tmp_path / "log", time_limit_s=240)
+    recording = record(command, tmp_path / "run", options)
+    assert recording.status == "finished", (tmp_path / "log").read_text()[-2000:]
+    timeline = Timeline.of(Run.open(tmp_path / "run"))
+    if (timeline.gil.reason or "").startswith(no_samples):
+        pytest.skip(f"waits for the GIL cannot be seen here: {timeline.gil.reason}")
+    diagnosis = diagnose(timeline)
+    stages = timeline.gil.threads[timeline.gil.threads["tid"].isin(timeline.threads["tid"])]
+    if (waiting := float(stages["cpu_wait_share"].max())) > crowded:
+        pytest.skip(f"the hog has no core of its own: a stage waits for a CPU {waiting:.0%} of the time")
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.cause == "gil-contention", diagnosis.headline
+
+
+def test_the_run_directory_does_not_hold_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    carry_out(tmp_path, monkeypatch, "slow-data", strength)
+    told = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
+    assert told
+    assert not any(b"prefetch-starvation" in content for content in told)
+    assert json.loads((tmp_path / "truth.json").read_text())["cause"] == "prefetch-starvation"
+    assert str(tmp_path / "run") not in os.environ[truth_variable]
