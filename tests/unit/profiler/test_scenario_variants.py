@@ -38,8 +38,7 @@ def check_range(diagnosis: Diagnosis, cause: str, begin_s: float, end_s: float, 
 ranges = {"s07": (482.0, 600.0), "s08": (0.0, 500.0)}
 
 
-@pytest.mark.parametrize("name", long_ones)
-@pytest.mark.parametrize("factor", [0.2, 5.0])
+@pytest.mark.parametrize(("name", "factor"), [(name, (0.2, 5.0)[i % 2]) for i, name in enumerate(long_ones)])
 def test_other_rates(tmp_path: Path, name: str, factor: float) -> None:
     diagnosis = diagnosed(variants.slower(load(name), factor), tmp_path)
     check_label(diagnosis, name)
