@@ -117,3 +117,10 @@ def test_time_that_no_token_explains_is_told_where_batches_differ(
 def test_a_stage_that_waits_is_not_judged_by_its_batches() -> None:
     waiting = cast(StageLoad, SimpleNamespace(stage="target", busy=0.5, gil_wait=0.0))
     assert fixed_share(batches_taking(0.08, 0.00002, spread=0.15), waiting) is None
+
+
+def test_a_drafter_is_not_judged_by_tokens_which_its_work_does_not_follow() -> None:
+    drafter = cast(StageLoad, SimpleNamespace(stage="drafter", busy=0.97, gil_wait=0.0))
+    timeline = batches_taking(0.08, 0.00002, spread=0.15)
+    timeline.batches["stage"] = "drafter"
+    assert fixed_share(timeline, drafter) is None
