@@ -117,8 +117,8 @@ def fixed_share(timeline: Timeline, load: StageLoad) -> float | None:
     """The least part of a batch's time that its tokens do not explain, where that is most of it; else None.
 
     A line fitted through the batches of a stage that works all the time, less three standard errors of where
-    it meets the axis. Batches must differ in tokens, or no line can be told. Of targets alone: a drafter's work
-    follows its anchors.
+    it meets the axis. Batches must differ in tokens, or no line can be told. Of targets alone: a
+    drafter's work follows its anchors.
     """
     if load.stage != "target" or load.busy + load.gil_wait < healthy_efficiency:
         return None
