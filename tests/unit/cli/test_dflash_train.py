@@ -53,6 +53,10 @@ def test_run_without_a_directory_makes_one_under_runs(started: Callable[..., lis
     assert (Path(directory) / "config.toml").is_file()
 
 
+def test_a_fault_to_plant_is_handed_on(started: Callable[..., list[str]]) -> None:
+    assert started("run", "--inject", "gil-hog:0.5")[-2:] == ["--inject", "gil-hog:0.5"]
+
+
 def test_steps_to_trace_are_handed_on(started: Callable[..., list[str]]) -> None:
     assert started("run", "--trace", "100:105")[-2:] == ["--trace", "100:105"]
     assert started("run", "--trace", "7")[-2:] == ["--trace", "7:7"]

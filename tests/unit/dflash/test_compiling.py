@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -177,15 +179,34 @@ def call_both(model, run, x):
     return plain_result
 
 
-def test_without_the_gate_the_same_breaks(graphs):
+# In a process of its own: what overlapping traces leave behind may break every module there for good.
+ungated = """
+import threading, time, torch
+from torch import nn
+from dflash import compiling
+module, x = nn.Sequential(*[nn.Linear(4, 4) for _ in range(8)]), torch.randn(3, 4)
+run = torch.compile(module.forward, backend="eager")
+over = False
+def trace():
+    while not over: torch.fx.symbolic_trace(module)
+with torch.no_grad():
+    run(x)
+    tracer = threading.Thread(target=trace)
+    tracer.start()
+    refused, end_s = 0, time.monotonic() + 1
+    while time.monotonic() < end_s:
+        try: run(x)
+        except Exception as error: refused += compiling.refusal in str(error)
+    over = True
+    tracer.join()
+print(refused)
+"""
+
+
+def test_without_the_gate_the_same_breaks():
     """Else the test above would prove nothing."""
-    model, x = Stack(), torch.randn(3, 4)
-    run = torch.compile(model.forward, backend=compiling.backend)
-    with torch.no_grad():
-        expected = run(x)
-        with another_thread_traces():
-            _, wrong = call_from_threads(lambda: run(x), expected, seconds=1, threads=1)
-    assert any(compiling.refusal in text for text in wrong)
+    done = subprocess.run([sys.executable, "-c", ungated], capture_output=True, text=True, check=True)
+    assert int(done.stdout) > 0
 
 
 def test_a_trace_outside_the_gate_is_waited_for(graphs, monkeypatch):
