@@ -70,15 +70,9 @@ def main() -> None:
                             time.sleep(0.080)
                     instrument.window_done(batch_tokens * options.accumulate, loss=1 / batches)  # [probe]
 
-    def tokenise() -> None:
-        words = 0
-        while not trained.is_set():  # pure Python, which gives the GIL up only when somebody has waited 5 ms
-            words = (words + 1) % 32768
-
     trained = threading.Event()
-    hog = threading.Thread(target=tokenise, name="tokeniser")
     if fault == "gil-hog":
-        hog.start()
+        threading.Thread(target=tokenise, args=(trained,), name="tokeniser").start()
     workers = [threading.Thread(target=load), threading.Thread(target=run_drafter)]
     workers += [threading.Thread(target=run_target, args=(index,)) for index in range(options.targets)]
     for worker in workers:
@@ -87,6 +81,13 @@ def main() -> None:
         worker.join()
     trained.set()
     print(f"trained {options.batches} batches", file=sys.stderr)
+
+
+def tokenise(trained: threading.Event) -> None:
+    """Pure Python, which gives the GIL up only when somebody has waited 5 ms."""
+    words = 0
+    while not trained.is_set():
+        words = (words + 1) % 32768
 
 
 def read_options() -> argparse.Namespace:

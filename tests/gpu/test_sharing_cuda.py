@@ -14,25 +14,12 @@ from dflash.contract.events import Probe, event_schema, silent
 from dflash.devices import open_devices
 from dflash.trainer import TrainResult, prepare
 from dflash.transport import open_transport
+from tests.small_training import on_gpus
 
 pytestmark = pytest.mark.gpu
 words = 1 << 21
 millisecond = 2_000_000  # cycles, about
-small = (
-    "devices.kind=cuda",
-    "devices.gpus=1",
-    "target.dtype=float32",
-    "drafter.dtype=float32",
-    "drafter.layers=1",
-    "drafter.tap_count=2",
-    "drafter.block_size=4",
-    "objective.anchors_per_document=4",
-    "data.max_length=64",
-    "window.tokens=512",
-    "pipeline.token_budget=256",
-    "run.max_steps=3",
-    "run.checkpoint_every=-1",
-)
+small = ("devices.gpus=1", *on_gpus)
 
 
 class ListLog:

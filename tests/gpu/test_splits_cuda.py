@@ -13,27 +13,14 @@ import torch
 
 from dflash.contract.config import Split, load_config
 from dflash.trainer import TrainResult, prepare
+from tests.small_training import on_gpus
 
 pytestmark = pytest.mark.gpu
-small = (
-    "devices.kind=cuda",
-    "target.dtype=float32",
-    "drafter.dtype=float32",
-    "drafter.layers=1",
-    "drafter.tap_count=2",
-    "drafter.block_size=4",
-    "objective.anchors_per_document=4",
-    "data.max_length=64",
-    "window.tokens=512",
-    "pipeline.token_budget=256",
-    "run.max_steps=3",
-    "run.checkpoint_every=-1",
-)
 
 
 def train(split: str, *changes: str, most_gpus: int) -> TrainResult:
     gpus = min(torch.cuda.device_count(), Split.parse(split).devices, most_gpus)
-    return prepare(load_config(None, (*small, f"split={split}", f"devices.gpus={gpus}", *changes))).run()
+    return prepare(load_config(None, (*on_gpus, f"split={split}", f"devices.gpus={gpus}", *changes))).run()
 
 
 @pytest.fixture(scope="module")

@@ -17,23 +17,9 @@ from dflash.link_ends import LogicalEnds
 from dflash.link_probe import LinkProbe
 from dflash.routes import Route, choose_route, describe_routes, pairs_in_use
 from dflash.trainer import TrainResult, prepare
+from tests.small_training import on_logical_devices
 
-small = (
-    "split=2-2",
-    "drafter.layers=1",
-    "drafter.tap_count=2",
-    "drafter.block_size=4",
-    "objective.anchors_per_document=2",
-    "data.max_length=64",
-    "window.tokens=512",
-    "pipeline.token_budget=128",
-    "devices.kind=logical",
-    "devices.link_gbps=50",
-    "devices.pinned_gbps=50",
-    "devices.pageable_gbps=50",
-    "run.max_steps=3",
-    "run.checkpoint_every=-1",
-)
+small = ("split=2-2", *on_logical_devices)
 one_way = ("logical:0", "logical:2")
 
 

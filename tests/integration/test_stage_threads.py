@@ -16,22 +16,9 @@ from dflash.contract.events import Probe
 from dflash.devices import LogicalDevice, Moment
 from dflash.trainer import Trainer, prepare
 from dflash.window import batches
+from tests.small_training import on_logical_devices
 
-small = (
-    "drafter.layers=1",
-    "drafter.tap_count=2",
-    "drafter.block_size=4",
-    "objective.anchors_per_document=2",
-    "data.max_length=64",
-    "window.tokens=512",
-    "pipeline.token_budget=128",
-    "devices.kind=logical",
-    "devices.link_gbps=50",
-    "devices.pinned_gbps=50",
-    "devices.pageable_gbps=50",
-    "run.checkpoint_every=1",
-    "run.max_steps=3",
-)
+small = (*on_logical_devices, "run.checkpoint_every=1")
 
 
 def make(tmp_path: Any, *changes: str) -> Trainer:

@@ -14,22 +14,9 @@ from dflash.devices import LogicalDevice
 from dflash.loss_health import LossHealth
 from dflash.replicas import WindowFigures
 from dflash.trainer import prepare
+from tests.small_training import on_logical_devices
 
-small = (
-    "drafter.layers=1",
-    "drafter.tap_count=2",
-    "drafter.block_size=4",
-    "objective.anchors_per_document=2",
-    "data.max_length=64",
-    "window.tokens=512",
-    "pipeline.token_budget=128",
-    "devices.kind=logical",
-    "devices.link_gbps=50",
-    "devices.pinned_gbps=50",
-    "devices.pageable_gbps=50",
-    "run.checkpoint_every=-1",
-    "run.max_steps=4",
-)
+small = (*on_logical_devices, "run.max_steps=4")
 
 
 class Rows(list[dict[str, Any]]):

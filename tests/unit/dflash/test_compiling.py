@@ -318,6 +318,7 @@ def test_a_compiled_call_that_a_stage_waits_for_does_not_yield_to_a_waiting_trac
         wait_until(lambda: done)
     helper.join()
     tracer.join()
+    assert torch.equal(done[0], double(torch.ones(2)))
 
 
 def test_the_gate_lets_a_thread_through_that_is_inside_already():
@@ -353,7 +354,8 @@ def test_warming_up_makes_every_call_to_its_end_before_the_next():
 def test_no_warning_is_left_when_all_goes_well(graphs):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        compiled(double)(torch.ones(2))
+        out = compiled(double)(torch.ones(2))
+    assert torch.equal(out, double(torch.ones(2)))
 
 
 def test_an_interrupted_wait_for_a_trace_holds_nobody_back(monkeypatch):

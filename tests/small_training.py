@@ -1,0 +1,28 @@
+"""The smallest trainings that are still trainings, as knobs for `load_config`."""
+
+_sizes = (
+    "drafter.layers=1",
+    "drafter.tap_count=2",
+    "drafter.block_size=4",
+    "data.max_length=64",
+    "window.tokens=512",
+    "run.max_steps=3",
+    "run.checkpoint_every=-1",
+)
+on_logical_devices = (
+    *_sizes,
+    "objective.anchors_per_document=2",
+    "pipeline.token_budget=128",
+    "devices.kind=logical",
+    "devices.link_gbps=50",
+    "devices.pinned_gbps=50",
+    "devices.pageable_gbps=50",
+)
+on_gpus = (
+    *_sizes,
+    "objective.anchors_per_document=4",
+    "pipeline.token_budget=256",
+    "devices.kind=cuda",
+    "target.dtype=float32",
+    "drafter.dtype=float32",
+)
