@@ -1,7 +1,7 @@
 """Sixteen planted faults and a healthy run: each live on logical devices, each named for what it is.
 
-Faults take about half of the throughput by sleeping, or hold what others need, so that neither the verdict
-nor the loss hangs on how crowded the machine is.
+Faults take about half of the throughput by sleeping, or hold what others need. A fault that could not act, as
+others had the CPUs or drafters happened to find their own batches, says nothing: then the run is made again.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from dflash.contract.rundir import python_command
 from dflash.faults.catalogue import catalogue
 from dflash.faults.injection import truth_variable
 from profiler.diagnosis import diagnose
+from profiler.finding import Diagnosis
 from profiler.recorder import RecordOptions, record
 from profiler.run import Run
 from profiler.samplers import gil_wait
@@ -46,7 +47,11 @@ by_events = (
     "autotune-lock",
     "slow-gradients",
 )
-knobs = {"deep-queue": {"transport.depth": 12, "run.max_steps": 18}}  # soon full
+knobs = {
+    "deep-queue": {"transport.depth": 12, "run.max_steps": 18},  # soon full
+    "shared-queue": {"run.max_steps": 20},  # drafters may change their step on the way
+}
+enough_away = 0.5  # of the takes
 busy_others = 0.3  # of a core, above which a run is not this test's own
 crowded = 0.15  # of a stage's time without a CPU
 no_samples = (no_gil, other_libc, gil_wait.no_proc, gil_wait.no_ptrace, gil_wait.yama.partition("{")[0])
@@ -59,9 +64,9 @@ def test_a_planted_fault_is_named_first(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, chosen: float) -> str:
-    """The cause named first. Once more where other processes had the CPUs: what they slow may weigh more."""
+    """The cause named first, of a run in which the fault could act; else of another one."""
     said = []
-    for attempt in ("first", "second"):
+    for attempt in map(str, range(4)):
         (tmp_path / attempt).mkdir()
         begin_s, others_s = time.monotonic(), cpu_of_others_s()
         timeline, truth = carry_out(tmp_path / attempt, monkeypatch, fault, chosen, knobs.get(fault))
@@ -70,9 +75,20 @@ def named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, cho
         if causes[:1] == [truth["cause"]]:
             return causes[0]
         said.append(diagnosis.headline)
-        if cpu_of_others_s() - others_s < busy_others * (time.monotonic() - begin_s):
+        crowded_out = cpu_of_others_s() - others_s > busy_others * (time.monotonic() - begin_s)
+        acted = fault != "shared-queue" or taken_away(diagnosis) >= enough_away
+        if acted and not crowded_out:
             break
     pytest.fail("; ".join(said))
+
+
+def taken_away(diagnosis: Diagnosis) -> float:
+    """Share of batches that a drafter took from another's device.
+
+    It is chance: drafters fall into step, and may for a whole run find their own batches.
+    """
+    finding = next(f for f in diagnosis.findings if f.cause == "shared-queue-cross-device")
+    return next((e.value for e in finding.evidence if e.name == "takes from another device"), None) or 0.0
 
 
 def cpu_of_others_s() -> float:
