@@ -33,6 +33,7 @@ from dflash.kernels import describe_kernels, slow_kernels
 from dflash.routes import describe_routes, doubt_peer
 from dflash.trace_window import EventTap, TraceWindow
 from dflash.trainer import StuckThreadsError, Trainer, TrainResult, prepare
+from dflash.work_count import count_work
 
 signal_exit_codes = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -143,6 +144,7 @@ class Session:
             kernels=kernels,
             links=links if devices.emulated else None,
             memory_plan=trainer.memory.to_json(),
+            operations=count_work(trainer).to_json(),
             transport_edges=[route.to_json() for route in trainer.routes] or None,
         )
         for line in describe_routes(trainer.routes):

@@ -126,6 +126,11 @@ class Target:
         assert self._buffer is not None
         self._buffer.write(index, output if isinstance(output, Tensor) else output[0])
 
+    @property
+    def body(self) -> nn.Module:
+        """The layers that run, on this device; not to be changed."""
+        return self._body
+
     def forward(self, batch: Batch) -> Tensor:
         """The tapped states of a batch, of those tokens that are kept; see `run`."""
         return self.run(batch.input_ids, batch.positions, batch.lengths, batch.layout, batch.kept)
