@@ -1,4 +1,4 @@
-"""The trainer as a child process: `python -m dflash run | check-data | plan | links | gpus`.
+"""The trainer as a child process: `python -m dflash run | check-data | plan | links | ceilings | gpus`.
 
 Started by the commands in `cli`, which check the configuration first and need no torch. Everything for people
 goes to stderr; with --json one document goes to stdout.
@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from functools import partial
+from math import inf
 from pathlib import Path
 
 from dflash.contract.config import TrainConfig, load_config
@@ -30,6 +31,8 @@ def main(argv: list[str] | None = None) -> int:
             return _plan(arguments)
         if arguments.command == "links":
             return _links(arguments)
+        if arguments.command == "ceilings":
+            return _ceilings()
         if arguments.command == "gpus":
             return _gpus()
         return _run(arguments)
@@ -55,6 +58,9 @@ def _parser() -> argparse.ArgumentParser:
     links = commands.add_parser("links", help="speed and correctness of copies, as JSON")
     links.add_argument("config", type=Path)
     links.add_argument("--mb", type=int, required=True, help="size of a copy, 10^6 bytes")
+    links.add_argument("--only", action="append", default=[], metavar="SRC,DST,PATH", help="this way alone")
+    links.add_argument("--seconds", type=float, default=inf, help="start no further way after so long")
+    commands.add_parser("ceilings", help="what every GPU can do at best, as JSON")
     commands.add_parser("gpus", help="what torch sees, as JSON")
     for command in (run, check, plan):
         command.add_argument("--json", action="store_true", help="one JSON document on stdout")
@@ -129,8 +135,16 @@ def _links(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
     from dflash.link_probe import measure_links
 
-    facts = measure_links(config, arguments.mb * 1_000_000)
+    ways = [(src, dst, path) for src, dst, path in (way.split(",") for way in arguments.only)]
+    facts = measure_links(config, arguments.mb * 1_000_000, ways, arguments.seconds)
     write_line(sys.stdout, json.dumps(facts.to_json(), allow_nan=False))
+    return 0
+
+
+def _ceilings() -> int:
+    from dflash.ceiling_probe import measure_ceilings
+
+    write_line(sys.stdout, json.dumps(measure_ceilings().to_json(), allow_nan=False))
     return 0
 
 

@@ -8,9 +8,11 @@ measured gets the reason, and the others are measured all the same. Knows nothin
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import combinations
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +34,13 @@ Way = tuple[str, str, str]  # src, dst, path
 host_paths = ("pinned", "pageable")
 
 
-def measure_links(config: TrainConfig, copy_bytes: int) -> LinkFacts:
+def measure_links(
+    config: TrainConfig, copy_bytes: int, ways: Sequence[Way] = (), limit_s: float = inf
+) -> LinkFacts:
     """Measure all visible GPUs, or the logical devices of the split, with copies of at most that size.
 
-    Buffers take four times `copy_bytes`. Raises DeviceError when there must be a GPU and there is none.
+    `ways`: only these, each alone, and as far as `limit_s` goes. Buffers take four times `copy_bytes`. Raises
+    DeviceError when there must be a GPU and there is none.
     """
     copy_bytes = copy_bytes // word_bytes * word_bytes
     ends: Ends
@@ -45,7 +50,8 @@ def measure_links(config: TrainConfig, copy_bytes: int) -> LinkFacts:
         else LogicalEnds(config.device_count, config.devices)
     )
     try:
-        return LinkProbe(ends, copy_bytes).measure()
+        probe = LinkProbe(ends, copy_bytes)
+        return probe.measure_only(ways, limit_s=limit_s) if ways else probe.measure()
     finally:
         ends.close()
 
@@ -78,6 +84,33 @@ class LinkProbe:
         for name in dict.fromkeys(name for pair in joined for name in pair):
             self._measure_both_ways((name, host, "pinned"), (host, name, "pinned"))
         return self._facts()
+
+    def measure_only(
+        self,
+        ways: Iterable[Way],
+        *,
+        limit_s: float = inf,
+        clock_s: Callable[[], float] = time.monotonic,
+    ) -> LinkFacts:
+        """Each of these directions alone, in that order, as far as the time goes."""
+        began_s, names = clock_s(), {host, *(device.name for device in self._ends.devices)}
+        for way in ways:
+            if clock_s() - began_s >= limit_s:
+                self._rows[way] = {"reason": f"not measured: {limit_s:g} s were over"}
+            elif missing := ", ".join(sorted(set(way[:2]) - names)):
+                self._rows[way] = {"reason": f"there is no {missing} here"}
+            else:
+                self._measure_alone(way)
+        return self._facts()
+
+    def _measure_alone(self, way: Way) -> None:
+        copy_bytes = self._ends.copy_bytes(way[2], self._copy_bytes)
+        self._rows[way] = {"peer_access": self._ends.peer_access(*way[:2]), "copy_bytes": copy_bytes}
+        with self._reasons([way]):
+            crossing = self._ends.open(*way, copy_bytes)
+            self._note([way], "gb_per_s", lambda: measure_rates([crossing]))
+            self._note_wrong([way], [crossing])
+            self._rows[way]["buffer_node"] = self._node_of_buffer(way)
 
     def _measure_both_ways(self, *ways: Way) -> None:
         """Each direction alone, then (unless the host must wait for its copies) both at once."""

@@ -197,3 +197,24 @@ def test_the_iommu_is_on_where_devices_sit_in_groups(tmp_path: Path) -> None:
     assert iommu_is_on(tmp_path) is False
     (tmp_path / "sys/kernel/iommu_groups/0").mkdir()
     assert iommu_is_on(tmp_path) is True
+
+
+def test_single_ways_are_measured_alone_as_far_as_the_time_goes() -> None:
+    now = iter([0.0, 0.0, 1.0, 2.0, 3.0])
+    ends = LogicalEnds(2, DevicesConfig(pinned_gbps=0.01), paced_link)
+    ways = [
+        ("logical:1", host, "pinned"),
+        (host, "logical:7", "pinned"),
+        (host, "logical:0", "pinned"),
+        ("logical:0", "logical:1", "peer"),
+    ]
+    facts = LinkProbe(ends, 80_000).measure_only(ways, limit_s=2.5, clock_s=lambda: next(now))
+    ends.close()
+    first, missing, third, late = facts.edges
+    assert first.gb_per_s == pytest.approx(0.01, rel=0.02)
+    assert first.correct is True
+    assert first.both_ways_gb_per_s is None
+    assert missing.reason == "there is no logical:7 here"
+    assert third.gb_per_s == pytest.approx(0.01, rel=0.02)
+    assert late.reason == "not measured: 2.5 s were over"
+    assert decode(LinkFacts, facts.to_json()) == facts
