@@ -63,11 +63,12 @@ def measure_costs(run: Run, timeline: Timeline, *, split_gil: bool = True) -> St
     """
     spans = thread_spans(run.events)
     edges, tokens = _cut(timeline)
+    sampled = timeline.gil.by_tid if split_gil else {}
     parts: dict[Part, Seconds] = {}
     for block, (lo_ns, hi_ns) in enumerate(edges):
         inside = spans[(spans["start_ns"] < hi_ns) & (spans["end_ns"] > lo_ns)]
-        # A block of too few looks has the shares of the whole range.
-        gil = measure_gil(run.samples, lo_ns, hi_ns).by_tid or timeline.gil.by_tid if split_gil else {}
+        # A block of too few looks has the shares of the whole range; where that has none, no block has any.
+        gil = measure_gil(run.samples, lo_ns, hi_ns).by_tid or sampled if sampled else {}
         rows = close_devices(inside, lo_ns, hi_ns, gil)
         for stage, kind, name, channel, path, seconds in rows[
             ["stage", "kind", "name", "channel", "path", "seconds"]
