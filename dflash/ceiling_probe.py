@@ -127,6 +127,6 @@ def _describe(
         down_gb_per_s=None if down is None else down.gb_per_s,
         up_gb_per_s=None if up is None else up.gb_per_s,
         peer_gb_per_s=max((speed for speed in peers if speed), default=None),
-        source="measured",
+        source=f"measured {utc_now()}",
         reason="; ".join(dict.fromkeys(text for text in reasons if text)) or None,
     )

@@ -5,6 +5,7 @@ config.toml         the configuration as resolved, ready for `dflash-train run`
 events/*.arrow      one stream a process            samples/*.arrow   one stream a sampler
 findings.json       written by diagnosis            report.html
 links.json          measured links (contract/link_facts.py)
+ceilings.json       what its GPUs can do at best (contract/ceilings.py)
 checkpoints/step-N  complete checkpoints only
 traces/*.json.gz    torch.profiler windows and exports, as Chrome traces
 
@@ -69,6 +70,10 @@ class RunDir:
     @property
     def links_path(self) -> Path:
         return self.path / "links.json"
+
+    @property
+    def ceilings_path(self) -> Path:
+        return self.path / "ceilings.json"
 
     @property
     def report_path(self) -> Path:

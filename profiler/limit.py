@@ -1,0 +1,237 @@
+"""The limit of the hardware: tokens a second if all stages ran at their GPUs' ceilings and nothing waited.
+
+Arithmetic on the operations that a run says its models need; docs/forecast.md has the formulas. It is a bound
+that nothing reaches, no forecast. Knows nothing of how ceilings were come by, nor of how a limit is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from dflash.contract.ceilings import DeviceCeilings
+from dflash.contract.errors import DFlashError
+from dflash.contract.operations import Operations
+from profiler.capacity import Loads, StageLoad
+from profiler.ceilings import find_ceilings, used_gpus, visible_alike
+from profiler.forecast.memory import forecast_memory
+from profiler.forecast.setting import Setting
+from profiler.records import RecordError, decode
+from profiler.run import Run
+from profiler.timeline import Timeline
+
+Stage = Literal["target", "drafter"]
+stages: Final[tuple[Stage, ...]] = ("target", "drafter")
+product_bytes: Final = 2  # of a bfloat16 number: what ceilings of products are measured with
+_transport: Final = {"transport.queue": "preset", "transport.path": "preset", "transport.dispatch": "preset"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageMark:
+    """How near a stage's kernels come to the ceiling of matrix products. Shares are 0 to 1."""
+
+    stage: Stage
+    gpus: int
+    per_token: float  # operations
+    tflops: float | None  # of all its GPUs, while it works
+    working_share: float | None  # of their ceiling, while it works
+    whole_share: float | None  # over all the time
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What the hardware allows. Rates in tokens/s; None with the reason where it is not known."""
+
+    as_split: float | None = None  # with the run's own split
+    tokens_per_s: float | None = None  # with the best one
+    split: str | None = None  # the best one
+    gpus: int | None = None  # that the best split has
+    ceilings: DeviceCeilings | None = None  # of each GPU
+    marks: tuple[StageMark, ...] = ()
+    notes: tuple[str, ...] = ()
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageTimes:
+    """Seconds at the ceilings, on one GPU."""
+
+    target_s: float  # a token
+    drafter_s: float
+    carry_s: float  # a token's states, at the slower end
+    step_s: float  # a window
+
+    def apart(self, targets: int, drafters: int, window: float) -> float:
+        """Tokens a second with the roles on GPUs of their own; `window`: its tokens."""
+        send_s = max(self.target_s, self.carry_s) / targets
+        train_s = max(self.drafter_s, self.carry_s) / drafters
+        return window / max(window * send_s, window * train_s + self.step_s)
+
+    def together(self, gpus: int, window: float) -> float:
+        """Tokens a second where all GPUs have both roles, and nothing is carried."""
+        shared_s = (window * (self.target_s + self.drafter_s) + self.step_s) / gpus
+        return window / max(shared_s, window * self.drafter_s / gpus + self.step_s)
+
+
+def measure_limit(run: Run, timeline: Timeline, loads: Loads | None, machine: Path | None = None) -> Limit:
+    """The limit of a run's hardware; `machine`: the file of this machine's ceilings."""
+    found = find_ceilings(run, machine)
+    if found.each is None:
+        return Limit(reason=found.reason)
+    operations = read_operations(run)
+    if operations is None or not all(operations.per_token(stage) > 0 for stage in stages):
+        return Limit(reason="the run does not say how many operations a token needs", ceilings=found.each)
+    other = {size for size in operations.dtype_bytes.values() if size != product_bytes}
+    if other:
+        return Limit(reason=f"ceilings are of bfloat16; the run's numbers have {max(other)} bytes")
+    if loads is None or loads.target.tokens_per_s is None or loads.drafter.tokens_per_s is None:
+        return Limit(reason="the pace of a stage is unknown", ceilings=found.each)
+    return _limit(run, timeline, loads, operations, found.each)
+
+
+def read_operations(run: Run) -> Operations | None:
+    """The entry `operations` of a run; None where it is missing or not sound."""
+    entry = run.manifest.get("operations")
+    try:
+        return decode(Operations, entry) if isinstance(entry, Mapping) else None
+    except RecordError:
+        return None
+
+
+def _limit(run: Run, timeline: Timeline, loads: Loads, operations: Operations, each: DeviceCeilings) -> Limit:
+    marks = tuple(_mark(load, operations, run.manifest, each) for load in (loads.target, loads.drafter))
+    peak = each.matmul_tflops
+    window = _window_tokens(timeline)
+    if peak is None or window is None:
+        reason = each.reason or "the tokens of a window are unknown"
+        return Limit(reason=reason, ceilings=each, marks=marks)
+    carry_s, carry_note = _carry_s(run, operations, each)
+    times = StageTimes(
+        target_s=_stage_s(loads.target, operations, each, peak),
+        drafter_s=_stage_s(loads.drafter, operations, each, peak),
+        carry_s=carry_s,
+        step_s=0.0 if each.memory_gb_per_s is None else operations.step_bytes / each.memory_gb_per_s / 1e9,
+    )
+    gpus = max(len(used_gpus(run.manifest)), visible_alike(run, each.model))
+    own = _as_split(run, loads, times, window)
+    best = max(_splits(run, gpus, times, window), key=lambda split: split[0], default=(own, None))
+    split = best[1] if best[0] > own else None
+    notes = [
+        carry_note,
+        None if each.memory_gb_per_s else "the memory ceiling is unknown: steps are taken as free",
+    ]
+    return Limit(
+        as_split=own,
+        tokens_per_s=max(own, best[0]),
+        split=split,
+        gpus=gpus if split else None,
+        ceilings=each,
+        marks=marks,
+        notes=tuple(note for note in notes if note),
+    )
+
+
+def _mark(
+    load: StageLoad, operations: Operations, manifest: Mapping[str, Any], each: DeviceCeilings
+) -> StageMark:
+    stage: Stage = "target" if load.stage == "target" else "drafter"
+    devices = {
+        d.get("name")
+        for d in manifest.get("devices") or []
+        if isinstance(d, Mapping) and d.get("role") == stage
+    }
+    gpus, per_token = max(len(devices), 1), operations.per_token(stage)
+    peak = None if each.matmul_tflops is None else each.matmul_tflops * gpus
+
+    def tflops(rate: float | None) -> float | None:
+        return None if rate is None else rate * per_token / 1e12
+
+    def share(rate: float | None) -> float | None:
+        done = tflops(rate)
+        return None if done is None or not peak else done / peak
+
+    return StageMark(
+        stage=stage,
+        gpus=gpus,
+        per_token=per_token,
+        tflops=tflops(load.alone_tokens_per_s),
+        working_share=share(load.alone_tokens_per_s),
+        whole_share=share(load.tokens_per_s),
+    )
+
+
+def _stage_s(load: StageLoad, operations: Operations, each: DeviceCeilings, peak: float) -> float:
+    """A token's operations, or its part of reading the weights once a batch, whichever takes longer."""
+    stage: Stage = "target" if load.stage == "target" else "drafter"
+    products_s = operations.per_token(stage) / peak / 1e12
+    batch = (load.tokens_per_s or 0.0) * load.range_s / load.batches if load.batches else 0.0
+    if not each.memory_gb_per_s or not batch:
+        return products_s
+    return max(products_s, operations.weight_bytes.get(stage, 0) / each.memory_gb_per_s / 1e9 / batch)
+
+
+def _window_tokens(timeline: Timeline) -> float | None:
+    used = timeline.windows.iloc[timeline.steady.warmup_windows :]
+    mean = float(used["tokens"].mean()) if len(used) else 0.0
+    return mean if mean > 0 else None
+
+
+def _carry_s(run: Run, operations: Operations, each: DeviceCeilings) -> tuple[float, str | None]:
+    """Seconds of a token's states over the fastest way that is known, at its slower end."""
+    peers = [each.peer_gb_per_s, *_seen_peers(run)]
+    ways = [max((speed for speed in peers if speed), default=None)]
+    if each.down_gb_per_s and each.up_gb_per_s:
+        ways.append(min(each.down_gb_per_s, each.up_gb_per_s))
+    known = [speed for speed in ways if speed]
+    if not known:
+        return 0.0, "the copy ceiling is unknown: carrying is taken as free"
+    return operations.state_bytes / max(known) / 1e9, None
+
+
+def _seen_peers(run: Run) -> Iterator[float]:
+    """Speeds between GPUs that the run itself measured before it began."""
+    edges = run.manifest.get("transport_edges")
+    for edge in edges if isinstance(edges, list) else []:
+        speed = edge.get("peer_gb_per_s") if isinstance(edge, Mapping) else None
+        if isinstance(speed, int | float) and speed > 0:
+            yield float(speed)
+
+
+def _as_split(run: Run, loads: Loads, times: StageTimes, window: float) -> float:
+    """The run's own split at the ceilings."""
+    setting = Setting.of(run.config) if run.config is not None else None
+    if setting is None or not setting.shares_devices:
+        return times.apart(loads.target.threads, loads.drafter.threads, window)
+    return times.together(len({*setting.target_places, *setting.drafter_places}), window)
+
+
+def _splits(run: Run, gpus: int, times: StageTimes, window: float) -> Iterator[tuple[float, str]]:
+    """Tokens a second of every split over that many GPUs that fits them."""
+    fits = _memory_check(run)
+    for targets in range(1, gpus):
+        if fits(split := f"{targets}-{gpus - targets}"):
+            yield times.apart(targets, gpus - targets, window), split
+    if fits(split := f"colocated-{gpus}"):
+        yield times.together(gpus, window), split
+
+
+def _memory_check(run: Run) -> Callable[[str], bool]:
+    """Tells whether the plan of a split fits every GPU; what is not known is no obstacle."""
+    room = min(
+        (int(gpu["memory_bytes"]) for gpu in used_gpus(run.manifest) if gpu.get("memory_bytes")), default=None
+    )
+
+    def fits(split: str) -> bool:
+        if run.config is None:
+            return True
+        try:
+            config = run.config.replacing({**_transport, "pipeline.split": split, "devices.gpus": 0})
+        except DFlashError:
+            return False
+        places = forecast_memory(run, config).places
+        needed = max((place.planned_bytes for place in places if place.place != "host"), default=0)
+        return room is None or needed <= room
+
+    return fits
