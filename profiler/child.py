@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from dflash.contract.errors import UsageError
 from profiler import launcher
@@ -47,6 +47,19 @@ class Exit:
     def shell_code(self) -> int:
         """The exit code as a shell shows it: 128 plus the signal number after a signal."""
         return self.code if self.code >= 0 else 128 - self.code
+
+
+class Watched(Protocol):
+    """What the recorder asks of a command that it started: see `Child`, which is one."""
+
+    pid: int
+
+    @property
+    def launcher_pid(self) -> int: ...
+    def release(self) -> None: ...
+    def signal(self, number: int) -> None: ...
+    def wait(self, timeout_s: float) -> Exit | None: ...
+    def close(self) -> None: ...
 
 
 class Child:

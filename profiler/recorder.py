@@ -12,7 +12,7 @@ import shutil
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -31,7 +31,7 @@ from dflash.contract.rundir import (
     utc_now,
     write_json,
 )
-from profiler.child import Child, Exit, log_tail
+from profiler.child import Child, Exit, Watched, log_tail
 from profiler.machine import describe_git, describe_hardware, own_versions
 from profiler.outcome import Ending, Verdict, judge, time_limit_code
 from profiler.samplers.base import Sampler, SamplerThread
@@ -82,18 +82,19 @@ def record(
     options: RecordOptions = default_options,
     *,
     stop: threading.Event | None = None,
+    start: Callable[..., Watched] = Child,
 ) -> Recording:
     """Run `command` to its end and record it at `run_path`.
 
-    Setting `stop` ends it early. In the main thread SIGINT, SIGTERM and SIGHUP are passed on to the command
-    meanwhile, and the recording still ends properly. Raises UsageError when the command cannot be started
-    and RunError when the run directory cannot be written.
+    Setting `stop` ends it early; `start` is how the command becomes a process. In the main thread SIGINT,
+    SIGTERM and SIGHUP are passed on to the command meanwhile, and the recording still ends properly. Raises
+    UsageError when the command cannot be started and RunError when the run directory cannot be written.
     """
     _check_command(command)
     sensors = open_sensors(options.gpu)
     run = create_run(run_path, command=list(command))
     with _received_signals() as received:
-        return _Session(run, list(command), options, sensors).conduct(received, stop)
+        return _Session(run, list(command), options, sensors, start).conduct(received, stop)
 
 
 @dataclass(slots=True)
@@ -104,6 +105,7 @@ class _Session:
     command: list[str]
     options: RecordOptions
     sensors: GpuSensors | None
+    start: Callable[..., Watched]
     threads: dict[str, SamplerThread] = field(default_factory=dict)
 
     def conduct(self, received: list[int], stop: threading.Event | None) -> Recording:
@@ -155,14 +157,14 @@ class _Session:
             git=describe_git(Path.cwd()),
         )
 
-    def _start(self, open_things: contextlib.ExitStack) -> Child:
+    def _start(self, open_things: contextlib.ExitStack) -> Watched:
         """The child, let go once its pid is on record and the samplers run."""
         output = None
         env = {**os.environ, environment_variable: str(self.run.path.resolve())}
         if self.options.log is not None:
             output = open_things.enter_context(_open_log(self.options.log))
             env.setdefault("PYTHONUNBUFFERED", "1")  # the last words before a crash are in the log
-        child = Child(self.command, env=env, output=output)
+        child = self.start(self.command, env=env, output=output)
         open_things.callback(child.close)
         # The trainer writes run.json from here on, until it has ended.
         self.run.update(
@@ -173,7 +175,9 @@ class _Session:
         child.release()
         return child
 
-    def _wait(self, child: Child, ending: Ending, received: list[int], stop: threading.Event | None) -> Exit:
+    def _wait(
+        self, child: Watched, ending: Ending, received: list[int], stop: threading.Event | None
+    ) -> Exit:
         limit_s = self.options.time_limit_s
         limit_at_s = None if limit_s is None else time.monotonic() + limit_s
         while (end := child.wait(poll_s)) is None:
@@ -216,7 +220,7 @@ class _Session:
 
 
 def start_samplers(
-    run: RunDir, child: Child, options: RecordOptions, sensors: GpuSensors | None, logs: Path
+    run: RunDir, child: Watched, options: RecordOptions, sensors: GpuSensors | None, logs: Path
 ) -> Iterator[tuple[str, SamplerThread]]:
     """Start every sampler that `options` ask for; each writes into its own file in `logs`.
 
@@ -230,7 +234,7 @@ def start_samplers(
 
 
 def _choose_samplers(
-    run: RunDir, child: Child, options: RecordOptions, sensors: GpuSensors | None
+    run: RunDir, child: Watched, options: RecordOptions, sensors: GpuSensors | None
 ) -> Iterator[Sampler]:
     yield HostSampler(child.launcher_pid, options.host_interval_s)
     yield NumaSampler(child.launcher_pid)

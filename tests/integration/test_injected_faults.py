@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from benchmarks.small_runs import small_config, write_conversations
+from benchmarks.warm_trainer import WarmTrainer
 from dflash.contract.gil_range import no_gil, other_libc
 from dflash.contract.rundir import python_command
 from dflash.faults.catalogue import catalogue
@@ -111,7 +112,7 @@ def test_a_hog_of_the_gil_is_named_in_a_recording(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv(truth_variable, str(tmp_path / "truth.json"))
     command = [*python_command(), "run", str(tmp_path / "run.toml"), "--inject", "gil-hog:0.9"]
     options = RecordOptions(gpu="none", log=tmp_path / "log", time_limit_s=240)
-    recording = record(command, tmp_path / "run", options)
+    recording = record(command, tmp_path / "run", options, start=WarmTrainer)
     assert recording.status == "finished", (tmp_path / "log").read_text()[-2000:]
     timeline = Timeline.of(Run.open(tmp_path / "run"))
     if (timeline.gil.reason or "").startswith(no_samples):
