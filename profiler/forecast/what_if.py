@@ -115,9 +115,8 @@ def ask(runs: Sequence[Run], assignments: Sequence[str]) -> WhatIf:
         check_comparable(first, other)
     timelines = [Timeline.of(run) for run in runs]
     predictor = Predictor([observe_run(run, line) for run, line in zip(runs, timelines, strict=True)])
-    model = _with_links(predictor.model, first.config, config) if first.emulated else None
+    prediction = predict_config(predictor, first.config, config)
     facts = read_facts(first)
-    prediction = predictor.predict(Setting.of(config), model)
     return WhatIf(
         changes=changes,
         today=measure_throughput(timelines[0]),
@@ -127,6 +126,12 @@ def ask(runs: Sequence[Run], assignments: Sequence[str]) -> WhatIf:
         memory=forecast_memory(first, config),
         assumptions=tuple(_assume(predictor, prediction, first)),
     )
+
+
+def predict_config(predictor: Predictor, now: TrainConfig, then: TrainConfig) -> Prediction:
+    """What the first run of `predictor`, which had the configuration `now`, would come to with `then`."""
+    model = _with_links(predictor.model, now, then) if predictor.runs[0].emulated else None
+    return predictor.predict(Setting.of(then), model)
 
 
 def _with_links(model: PipelineModel, now: TrainConfig, then: TrainConfig) -> PipelineModel:
