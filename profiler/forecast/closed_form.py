@@ -157,7 +157,7 @@ def _bounds(model: PipelineModel, setting: Setting, load: _Load) -> Bounds:
     elif way == "pinned":
         seconds["links"] = between * max(down, up)
     if setting.shares_devices:
-        seconds["shared device"] = _shared(setting, load)
+        seconds["shared device"] = _shared(setting, load) / model.sharing_gain
     held = setting.depth * setting.queues + setting.targets + setting.drafters - 1
     pace = seconds["targets"] / n
     drained = load.step + max(n - held, 0.0) * pace + step_each

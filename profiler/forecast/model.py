@@ -52,6 +52,7 @@ class PipelineModel:
     links: Mapping[str, Line] = field(default_factory=dict)  # by hop: of bytes
     token_bytes: float = 0.0  # of hidden states
     cores: float | None = None  # that logical devices compute on; None: devices of their own
+    sharing_gain: float = 1.0  # how much more a device does while two roles keep it busy at once
     crowding: float = 0.0  # how much longer work takes for each other stage at work, on logical devices
     windows: Windows = ((1.0,),)  # as they were
 

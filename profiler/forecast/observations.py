@@ -15,9 +15,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from dflash.contract.activations import float_bytes
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import RunError
 from profiler.batch_times import main_work
+from profiler.forecast.memory import read_facts
 from profiler.forecast.model import Line, Windows, hops
 from profiler.forecast.setting import Setting, observed_setting
 from profiler.rules.verdicts import lacking
@@ -55,16 +57,22 @@ class Observations:
     links: Mapping[str, Line]
     measured_hops: frozenset[str]  # of `links`; the others are declared, or measured apart
     token_bytes: float
+    gradient_bytes: float | None = None  # of one drafter, as they are summed; None: not recorded
     cores: float | None  # that logical devices computed on; None: devices of their own, or not recorded
     emulated: bool = False
 
 
 def observe(
-    timeline: Timeline, *, cores: float | None = None, links: Mapping[str, Line] | None = None
+    timeline: Timeline,
+    *,
+    cores: float | None = None,
+    links: Mapping[str, Line] | None = None,
+    gradient_bytes: float | None = None,
 ) -> Observations:
     """What the timeline tells. Raises RunError when that is too little for a forecast.
 
     `cores`: that logical devices computed on, where known. `links`: speeds known from elsewhere.
+    `gradient_bytes`: of one drafter.
     """
     setting = observed_setting(timeline)
     lack = lacking(timeline) if setting is not None else "the run holds no spans of targets or of drafters"
@@ -90,6 +98,7 @@ def observe(
         links={**declared, **(links or {}), **measured},
         measured_hops=frozenset(measured),
         token_bytes=_token_bytes(timeline),
+        gradient_bytes=gradient_bytes,
         cores=cores if timeline.emulated else None,
         emulated=bool(timeline.emulated),
     )
@@ -99,7 +108,13 @@ def observe_run(run: Run, timeline: Timeline) -> Observations:
     """The same, with what the run directory knows besides."""
     hardware = run.manifest.get("hardware")
     cores = hardware.get("usable_cores") or hardware.get("cores") if isinstance(hardware, Mapping) else None
-    return observe(timeline, cores=float(cores) if isinstance(cores, int) else None, links=_link_facts(run))
+    facts = read_facts(run)
+    return observe(
+        timeline,
+        cores=float(cores) if isinstance(cores, int) else None,
+        links=_link_facts(run),
+        gradient_bytes=None if facts is None else float(facts.drafter.parameters * float_bytes),
+    )
 
 
 def _batches(timeline: Timeline, stage: str) -> Batches:

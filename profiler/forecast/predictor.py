@@ -68,6 +68,7 @@ class Predictor:
         self.fit = fit or fit_model(runs)
         self.model = self.fit.model
         self._seen = np.concatenate([run.samples["target"].tokens for run in runs])
+        self._played: dict[Setting, _Average] = {}  # by the fitted model
         played = [self._play(self.model, run.setting) for run in runs]
         self.today, self._today_deviation = played[0].tokens_per_s, played[0].deviation
         # What the model makes of the runs it was fitted on: its own error is taken out of every prediction.
@@ -121,6 +122,13 @@ class Predictor:
 
     def _play(self, model: PipelineModel, setting: Setting) -> _Average:
         """Several short plays: which drafter gets which batch settles by luck, and the pace with it."""
+        if model is not self.model:
+            return self._play_anew(model, setting)
+        if setting not in self._played:
+            self._played[setting] = self._play_anew(model, setting)
+        return self._played[setting]
+
+    def _play_anew(self, model: PipelineModel, setting: Setting) -> _Average:
         windows = self.windows(setting)
         plays = [
             simulate(model, setting, windows, count=windows_each, seed=seed) for seed in range(plays_each)
@@ -152,9 +160,13 @@ class Predictor:
             if self.runs[0].emulated and not self.model.cores:
                 yield Doubt("on how many CPU cores it ran is not recorded; taken as enough", 0.05)
         if setting.drafters > 1 and all(run.merge_s is None for run in self.runs):
-            yield Doubt("summing gradients of several drafters was never seen; taken as free", 0.02)
+            free = "free" if not self.model.merge_s else "long as copying them"
+            yield Doubt(f"summing gradients of several drafters was never seen; taken as {free}", 0.02)
         if setting.shares_devices and not any(run.setting.shares_devices for run in self.runs):
-            yield Doubt("roles never shared a device: taken as one working at a time", 0.05)
+            told = "one working at a time"
+            if self.model.sharing_gain != 1.0:
+                told = f"{self.model.sharing_gain:g} times as fast as taking turns"
+            yield Doubt(f"roles never shared a device: taken as {told}", 0.05)
         if setting.lockstep and not any(run.setting.lockstep for run in self.runs):
             yield Doubt("lockstep was never seen", 0.01)
 

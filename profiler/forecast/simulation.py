@@ -208,7 +208,7 @@ class _Stage:
         with self.shared[place].request() as turn:
             yield from self.wait(turn, stage, "device_wait")
             begin = self.env.now
-            yield from self.spend(stage, seconds)
+            yield from self.spend(stage, seconds if self.s.lockstep else seconds / self.m.sharing_gain)
         return float(self.env.now - begin)
 
     def spend(self, stage: str, seconds: float) -> Process:
