@@ -6,6 +6,7 @@ gives it, they have nothing to act on.
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from dflash.devices import Moment, ReachedMoment
 from dflash.faults.rig import Rig
+from dflash.transport.dispatch import Ledger
 
 _quick_share = 0.02  # of a forward, that a copy near by takes
 
@@ -29,9 +31,25 @@ def slow_from_host(rig: Rig, lost: float) -> None:
 
 
 def slow_between_drafters(rig: Rig, lost: float) -> None:
-    """Drafters move what lies on another drafter's device: all but one in as many takes as drafters."""
+    """Drafters move what lies on another drafter's device: all but one in as many takes as drafters.
+
+    Homes are drawn: given out in turn, drafters that fall into step with them would find their own batches.
+    """
     moved = 1 - 1 / rig.pace.drafters
+    if rig.trainer.config.transport_choice.queue == "shared":
+        rig.trainer.transport._dispatch = _Drawn(rig.pace.drafters)
     rig.slow_links(rig.is_between_drafters, (rig.pace.slow_step_s(lost) - rig.pace.step_s) / moved)
+
+
+class _Drawn(Ledger):
+    """Any of the drafters, however much is under way to each."""
+
+    def __init__(self, drafters: int) -> None:
+        super().__init__(drafters)
+        self._random = random.Random(0)
+
+    def _choose(self, reserved_tokens: Sequence[int], target: int) -> int:  # noqa: ARG002 - all alike
+        return self._random.randrange(len(reserved_tokens))
 
 
 def remote_buffers(rig: Rig, lost: float) -> None:

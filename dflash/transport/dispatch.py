@@ -21,7 +21,7 @@ class Dispatch(Protocol):
         """A batch charged to `drafter` has been trained on."""
 
 
-class _Ledger:
+class Ledger:
     """Tokens under way to each drafter; subclasses choose from them, under the lock."""
 
     def __init__(self, drafters: int) -> None:
@@ -51,14 +51,14 @@ class _Ledger:
         raise NotImplementedError
 
 
-class RoundRobin(_Ledger):
+class RoundRobin(Ledger):
     """In turn, whatever the lengths."""
 
     def _choose(self, reserved_tokens: Sequence[int], target: int) -> int:  # noqa: ARG002 - all alike
         return (self._last + 1) % len(reserved_tokens)
 
 
-class LeastDepth(_Ledger):
+class LeastDepth(Ledger):
     """The one with the fewest tokens under way; among equals, the next in turn."""
 
     def _choose(self, reserved_tokens: Sequence[int], target: int) -> int:  # noqa: ARG002 - all alike
@@ -67,7 +67,7 @@ class LeastDepth(_Ledger):
         return min(in_turn, key=lambda drafter: reserved_tokens[drafter])
 
 
-class Local(_Ledger):
+class Local(Ledger):
     """The one of the target's number: its own device where the split is colocated, or even and shared."""
 
     def _choose(self, reserved_tokens: Sequence[int], target: int) -> int:

@@ -10,9 +10,10 @@ from typing import cast
 
 import pytest
 
+from benchmarks.small_runs import small_config, write_conversations
 from dflash.contract.errors import DeviceError, UsageError
 from dflash.faults.catalogue import catalogue
-from dflash.faults.injection import Injection, truth_variable
+from dflash.faults.injection import Injection, prepare_injected, truth_variable
 from dflash.faults.pace import Pace
 from dflash.faults.rig import Rig
 from dflash.trainer import Trainer
@@ -86,6 +87,20 @@ def test_a_healthy_run_is_bound_by_its_targets() -> None:
     for targets, drafters in ((2, 1), (2, 2)):
         pace = Pace(targets, drafters)
         assert pace.step_s / drafters < pace.interval_s
+
+
+@pytest.mark.parametrize("preset", ["shared", "peer"])
+def test_homes_of_a_shared_queue_follow_no_turns(tmp_path: Path, preset: str) -> None:
+    config = small_config(write_conversations(tmp_path / "conversations.jsonl")).replacing(
+        {**catalogue["shared-queue"].knobs, "transport.preset": preset}
+    )
+    dispatch = prepare_injected("shared-queue:0.3", config).transport._dispatch
+    homes = []
+    for _ in range(100):
+        homes.append(dispatch.reserve(100))
+        dispatch.release(homes[-1], 100)
+    away = sum(home != turn % 2 for turn, home in enumerate(homes))  # if drafters take in turn
+    assert (25 <= away <= 75) == (preset == "shared")
 
 
 def test_every_fault_stands_under_its_own_name() -> None:
