@@ -27,17 +27,14 @@ exit_kinds = {2: FailureKind.refused, 124: FailureKind.timeout}  # 124: the reco
 
 def measure_run(run_path: Path) -> Outcome:
     """What the run at `run_path`, which ended well, shows; its findings are saved there."""
-    from profiler.diagnosis import diagnose
-    from profiler.run import Run
-    from profiler.timeline import Timeline
+    from profiler.examination import examine
 
     try:
-        run = Run.open(run_path)
-        diagnosis = diagnose(Timeline.of(run))
-        diagnosis.save(run_path)
+        examined = examine(run_path)
+        examined.diagnosis.save(run_path)
     except RunError as error:
         return Failed(FailureKind.no_measurement, error.render())
-    return _measurement(run, diagnosis)
+    return _measurement(examined.run, examined.diagnosis)
 
 
 def classify_failure(exit_code: int, reason: str) -> FailureKind:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from dflash.contract.errors import RunError
 
 if TYPE_CHECKING:
+    from profiler.examination import Examination
     from profiler.finding import Diagnosis
 
 
@@ -24,21 +25,19 @@ class Conclusion:
     troubles: tuple[str, ...] = ()
 
 
-def diagnose_kept(run_path: Path) -> tuple[Diagnosis, tuple[str, ...]]:
-    """The diagnosis of a run, kept beside it where the disk allows, and what went wrong with that.
+def examine_kept(run_path: Path) -> tuple[Examination, tuple[str, ...]]:
+    """What is found in a run, kept beside it where the disk allows, and what went wrong with that.
 
     Raises RunError.
     """
-    from profiler.diagnosis import diagnose
-    from profiler.run import Run
-    from profiler.timeline import Timeline
+    from profiler.examination import examine
 
-    diagnosis = diagnose(Timeline.of(Run.open(run_path)))
+    examined = examine(run_path)
     try:
-        diagnosis.save(run_path)
+        examined.diagnosis.save(run_path)
     except RunError as error:  # a run on a read-only disk can still be diagnosed
-        return diagnosis, (error.render(),)
-    return diagnosis, ()
+        return examined, (error.render(),)
+    return examined, ()
 
 
 def conclude(run_path: Path) -> Conclusion:
@@ -46,10 +45,10 @@ def conclude(run_path: Path) -> Conclusion:
     from reports.run_report import write_run_report
 
     try:
-        diagnosis, troubles = diagnose_kept(run_path)
+        examined, troubles = examine_kept(run_path)
     except RunError as error:
         return Conclusion(None, None, (error.render(),))
     try:
-        return Conclusion(diagnosis, write_run_report(run_path), troubles)
+        return Conclusion(examined.diagnosis, write_run_report(examined), troubles)
     except RunError as error:
-        return Conclusion(diagnosis, None, (*troubles, error.render()))
+        return Conclusion(examined.diagnosis, None, (*troubles, error.render()))

@@ -18,7 +18,7 @@ from cli import (
     report_command,
     whatif_command,
 )
-from cli.conclusion import conclude, diagnose_kept
+from cli.conclusion import conclude, examine_kept
 from cli.console import Program, print_json, say, show, stdout_kept_for_result
 from cli.diagnosis_text import full_diagnosis, verdict_card
 from cli.install_check import check_install
@@ -93,7 +93,8 @@ def diagnose_run(run: RunPath, as_json: AsJson = False) -> None:
 
     Every cause that was considered, with its evidence. Works anywhere, without GPU or torch.
     """
-    diagnosis, troubles = diagnose_kept(run)
+    examined, troubles = examine_kept(run)
+    diagnosis = examined.diagnosis
     _say_all(troubles)
     if as_json:
         print_json(diagnosis.to_json())

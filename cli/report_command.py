@@ -9,7 +9,7 @@ import typer
 
 from cli.console import print_json, say, show
 from cli.options import AsJson
-from dflash.contract.errors import RunError, UsageError
+from dflash.contract.errors import UsageError
 
 formats: Final = ("html", "md")
 
@@ -38,9 +38,13 @@ def report_run(
     if form == "md":
         _write_markdown(run, out, as_json)
         return
+    from profiler.examination import examine
     from reports.run_report import write_run_report
 
-    path = write_run_report(run, out)
+    examined = examine(run)
+    if out is None:  # a report elsewhere leaves the run as it is
+        examined.diagnosis.save(run)
+    path = write_run_report(examined, out)
     if as_json:
         print_json({"run": str(run), "report": str(path)})
     else:
@@ -48,20 +52,14 @@ def report_run(
 
 
 def _write_markdown(run_path: Path, out: Path | None, as_json: bool) -> None:
-    from profiler.diagnosis import diagnose
-    from profiler.run import Run
-    from profiler.timeline import Timeline
+    from cli.conclusion import examine_kept
     from reports.page import write_page
     from reports.run_markdown import describe_run
 
-    run = Run.open(run_path)
-    timeline = Timeline.of(run)
-    diagnosis = diagnose(timeline)
-    try:
-        diagnosis.save(run_path)
-    except RunError as error:  # a run on a read-only disk can still be described
-        say(error.render())
-    body = describe_run(run, timeline, diagnosis)
+    examined, troubles = examine_kept(run_path)
+    for trouble in troubles:
+        say(trouble)
+    body = describe_run(examined)
     if out is not None:
         write_page(out, body)
     if as_json:

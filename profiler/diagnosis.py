@@ -14,6 +14,7 @@ import pandas as pd
 from profiler.capacity import Capacities, Loads, measure_capacities, measure_loads, shares_devices
 from profiler.finding import ClosingPart, ClosingSum, Diagnosis, Evidence, Finding
 from profiler.forecast.gains import predict_gains
+from profiler.forecast.run_forecast import RunForecast
 from profiler.rules import all_rules, allocator_fragmentation, host_memory_exhausted_swapping, not_enough_data
 from profiler.rules.verdicts import percent
 from profiler.throughput import measure_throughput
@@ -31,12 +32,15 @@ consequences = {  # what small batches bring with them: more launches and more P
 _verdict_order = {"supported": 0, "not_enough_evidence": 1, "rejected": 2}
 
 
-def diagnose(timeline: Timeline) -> Diagnosis:
-    """What limits the run. Pure: reads the timeline only."""
+def diagnose(timeline: Timeline, forecast: RunForecast | None = None) -> Diagnosis:
+    """What limits the run. Pure: reads the timeline only.
+
+    `forecast`: of the same run, for predicted gains; None: one from the timeline alone.
+    """
     throughput = measure_throughput(timeline)
     loads = measure_loads(timeline)
     capacities = measure_capacities(loads, throughput, shared_device=shares_devices(timeline))
-    findings = predict_gains(timeline, rank(_consider(timeline), timeline))
+    findings = predict_gains(forecast or RunForecast(timeline), rank(_consider(timeline), timeline))
     primary = next((finding for finding in findings if finding.supported), None)
     headline, why, next_step = _say(primary) if primary else _say_unexplained(loads, capacities)
     if primary and (others := _in_turn(findings)):

@@ -165,7 +165,7 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
     for spec in table.schema:
         column = table.column(spec.name)
         if spec.name in _free_text:
-            columns[spec.name] = pd.Series(column.to_pylist(), dtype=object)
+            columns[spec.name] = _texts(column)
         elif pa.types.is_string(spec.type):
             whole = pc.fill_null(column, missing_name).combine_chunks()
             columns[spec.name] = whole.dictionary_encode().to_pandas()
@@ -175,6 +175,13 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
         else:
             columns[spec.name] = column.to_numpy()
     return pd.DataFrame(columns)
+
+
+def _texts(column: pa.ChunkedArray) -> pd.Series:
+    """Strings, None where there is none. Long columns hold few different ones, each made once."""
+    coded = column.dictionary_encode().combine_chunks()
+    known = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
+    return pd.Series(known[pc.fill_null(coded.indices, -1).to_numpy()], dtype=object)
 
 
 def _sound_events(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:

@@ -8,7 +8,7 @@ nanoseconds. Knows nothing of what is healthy.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -119,9 +119,14 @@ def thread_spans(events: pd.DataFrame) -> pd.DataFrame:
     guests = spans[spans["stage"].isin(beside)].drop(columns=["stage", "index", "device"])
     sole = threads[~threads["tid"].duplicated(keep=False)]
     spans = pd.concat([own, guests.merge(sole, on="tid"), _ends(events, own)], ignore_index=True)
-    spans["kind"] = [kind_of(name) for name in spans["name"]]
-    spans["channel"] = [family_of(channel) for channel in spans["channel"]]
+    spans["kind"] = _each(spans["name"], kind_of)
+    spans["channel"] = _each(spans["channel"], family_of)
     return spans.assign(start_ns=spans["t_ns"], end_ns=spans["t_ns"] + spans["dur_ns"])
+
+
+def _each(names: pd.Series, say: Callable[[str], str]) -> pd.Series:
+    """`say` of every name; a long column holds few different ones."""
+    return names.map({name: say(name) for name in names.unique()})
 
 
 def _ends(events: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:

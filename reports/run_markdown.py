@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from dflash.contract.rundir import printable
+from profiler.examination import Examination
 from profiler.finding import Diagnosis
 from profiler.run import Run
-from profiler.timeline import Timeline
 from reports import text
 from reports.finding_rows import count_verdicts, show_finding
 from reports.provenance import list_facts, show_command
@@ -24,10 +24,11 @@ _callers: Final = re.compile(r"([@#])(?=\w)")  # names and numbers of issues
 _line_start: Final = re.compile(r"^([-+=#])")
 
 
-def describe_run(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> str:
+def describe_run(examined: Examination) -> str:
     """The whole text, ending with a line break."""
+    run, diagnosis = examined.run, examined.diagnosis
     primary = diagnosis.primary
-    changes = list_changes(run, timeline, diagnosis)
+    changes = list_changes(examined.forecast, diagnosis)
     first = next((row for row in changes if primary is not None and row.cause == primary.cause), None)
     blocks = [
         f"## {escape(run.path.resolve().name)}: {escape(diagnosis.headline)}",

@@ -10,7 +10,7 @@ from typing import Final
 
 from dflash.contract.rundir import RunDir
 from profiler.capacity import Capacities, measure_loads
-from profiler.diagnosis import diagnose
+from profiler.examination import Examination
 from profiler.finding import Diagnosis
 from profiler.rules.verdicts import named_cost_share
 from profiler.run import Run
@@ -37,23 +37,17 @@ stage_words: Final = {"prefetch": "prefetch", "target": "targets", "drafter": "d
 _off_scale: Final = 2.0  # a bar this many times as long as the others is said, not drawn
 
 
-def write_run_report(run_path: Path, out: Path | None = None) -> Path:
-    """Write the report of the run at `run_path`; the file's path. Raises RunError.
+def write_run_report(examined: Examination, out: Path | None = None) -> Path:
+    """Write the report of a run; the file's path. Raises RunError.
 
-    Without `out` it is report.html inside the run, and findings.json beside it; a file elsewhere leaves the
-    run as it is.
+    Without `out` it is report.html inside the run.
     """
-    run = Run.open(run_path)
-    timeline = Timeline.of(run)
-    diagnosis = diagnose(timeline)
-    html = render_run(run, timeline, diagnosis)
-    if out is None:
-        diagnosis.save(run_path)
-    return write_page(out or RunDir(run_path).report_path, html)
+    return write_page(out or RunDir(examined.run.path).report_path, render_run(examined))
 
 
-def render_run(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> str:
+def render_run(examined: Examination) -> str:
     """The page of one run as HTML."""
+    run, timeline, diagnosis = examined.run, examined.timeline, examined.diagnosis
     measured, capacities = diagnosis.throughput, diagnosis.capacities
     rates, rates_note = _draw_capacities(diagnosis)
     steps = step_to_limit(measured, capacities, measure_loads(timeline), run.emulated)
@@ -82,7 +76,7 @@ def render_run(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> str:
         findings=[show_finding(finding) for finding in diagnosis.findings],
         named=text.share(named_cost_share),
         findings_note=count_verdicts(diagnosis.findings),
-        changes=list_changes(run, timeline, diagnosis),
+        changes=list_changes(examined.forecast, diagnosis),
         threads=threads,
         closing=tabulate(diagnosis.closing_sums),
         time=time,

@@ -14,11 +14,9 @@ from typing import Final
 from dflash.contract.config import TrainConfig, presets
 from dflash.contract.errors import ConfigError, DFlashError
 from profiler.finding import Diagnosis, Finding, Scalar
-from profiler.forecast.observations import observe_run
 from profiler.forecast.predictor import Prediction, Predictor
+from profiler.forecast.run_forecast import RunForecast
 from profiler.forecast.setting import Setting
-from profiler.run import Run
-from profiler.timeline import Timeline
 from reports import text
 from reports.finding_rows import say_settings, say_toml
 
@@ -44,21 +42,21 @@ class ChangeRow:
     cause: str | None = None
 
 
-def list_changes(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> tuple[ChangeRow, ...]:
+def list_changes(forecast: RunForecast, diagnosis: Diagnosis) -> tuple[ChangeRow, ...]:
     """Rows in the order of the findings, neighbours after them, the best first."""
     remedies = [f for f in diagnosis.findings if f.remedy is not None and f.verdict != "rejected"]
-    predictor = _fit(run, timeline)
-    rows = [_remedy_row(finding, run.config, predictor, diagnosis) for finding in remedies]
+    config, predictor = forecast.timeline.config, _fit(forecast)
+    rows = [_remedy_row(finding, config, predictor, diagnosis) for finding in remedies]
     taken = [dict(f.remedy.knobs) for f in remedies if f.remedy is not None]
-    return (*rows, *_neighbour_rows(run.config, predictor, taken, diagnosis))
+    return (*rows, *_neighbour_rows(config, predictor, taken, diagnosis))
 
 
-def _fit(run: Run, timeline: Timeline) -> Predictor | str:
-    """The forecast of this run, or why there is none."""
-    if run.config is None:
+def _fit(forecast: RunForecast) -> Predictor | str:
+    """The model of the run, or why there is none."""
+    if forecast.timeline.config is None:
         return no_config
     try:
-        return Predictor([observe_run(run, timeline)])
+        return forecast.predictor
     except DFlashError as error:
         return error.what
 

@@ -15,8 +15,8 @@ from dflash.contract.errors import DFlashError
 from profiler.finding import Finding
 from profiler.forecast.closed_form import estimate
 from profiler.forecast.model import Line, PipelineModel
-from profiler.forecast.observations import observe
 from profiler.forecast.predictor import Predictor
+from profiler.forecast.run_forecast import RunForecast
 from profiler.forecast.setting import Setting
 from profiler.timeline import Timeline
 
@@ -43,13 +43,13 @@ class _Base:
 Change = Callable[[_Base], tuple[PipelineModel, Setting] | None]
 
 
-def predict_gains(timeline: Timeline, findings: Iterable[Finding]) -> tuple[Finding, ...]:
+def predict_gains(forecast: RunForecast, findings: Iterable[Finding]) -> tuple[Finding, ...]:
     """The same findings, with gains where there is something to gain and it can be told."""
     findings = tuple(findings)
     if not any(finding.supported and _may_gain(finding) for finding in findings):
         return tuple(finding if finding.supported else _without(finding) for finding in findings)
     try:
-        base = _Base(timeline, Predictor([observe(timeline)]))
+        base = _Base(forecast.timeline, forecast.predictor)
     except DFlashError as error:
         return tuple(replace(f, predicted_gain_reason=error.what) for f in findings)
     return tuple(

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.headless_browser import Browser
 from benchmarks.report_speed import all_drawn, find_browser
+from profiler.examination import examine
 from reports.run_report import write_run_report
 from tests.played_pipeline import play
 
@@ -22,7 +23,7 @@ colour_of = "getComputedStyle(document.querySelector('{}')).{}"
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "run"
-    return write_run_report(play(run, targets=2, preset="host", target_copy_s=0.5, windows=20))
+    return write_run_report(examine(play(run, targets=2, preset="host", target_copy_s=0.5, windows=20)))
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiler.diagnosis import diagnose
+from profiler.examination import examine
 from profiler.run import Run
 from profiler.signals import (
     cores_used,
@@ -114,9 +115,7 @@ def test_other_stages_have_closing_sums_waits_depths_and_throughput(tmp_path: Pa
 
 def test_other_stages_are_drawn_in_the_order_of_the_data(tmp_path: Path) -> None:
     path = pipeline_of_others(tmp_path / "run")
-    run = Run.open(path)
-    timeline = Timeline.of(run)
-    diagnosis = diagnose(timeline)
-    said = describe(map_run(timeline, diagnosis.capacities))
+    examined = examine(path)
+    said = describe(map_run(examined.timeline, examined.diagnosis.capacities))
     assert 0 <= said.index("zencode 0: ") < said.index("q_raw: mean depth") < said.index("learn 0: ")
-    assert said in render_run(run, timeline, diagnosis)
+    assert said in render_run(examined)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from benchmarks.large_run import write_large_run
+from profiler.examination import examine
 from reports.page import script_json
 from reports.run_report import write_run_report
 from reports.series import Series
@@ -58,7 +59,7 @@ def test_a_day_of_eight_gpus_and_twelve_threads_stays_small_and_shows_a_stall_of
 def long_run(tmp_path_factory: pytest.TempPathFactory) -> Outline:
     """Ten minutes of eight GPUs, read ten times a second, with a stall in the middle."""
     path = write_large_run(tmp_path_factory.mktemp("runs") / "long", seconds=600)
-    page = write_run_report(path).read_text(encoding="utf-8")
+    page = write_run_report(examine(path)).read_text(encoding="utf-8")
     assert len(page.encode()) < 6_000_000
     return Outline(page)
 
@@ -93,7 +94,9 @@ def test_missing_names_are_said_to_be_missing(tmp_path: Path) -> None:
         builder.span("drafter", 0, "backward", w + 0.5, w + 0.9, device=None, tokens=10)
         builder.gauge("target", 0, "depth", w, 1.0, channel=None)
         builder.window(w, w + 0.95, 10)
-    outline = Outline(write_run_report(builder.finish(devices=[{"name": None}])).read_text(encoding="utf-8"))
+    outline = Outline(
+        write_run_report(examine(builder.finish(devices=[{"name": None}]))).read_text(encoding="utf-8")
+    )
     assert not re.search(r"\bnan\b", outline.text, re.IGNORECASE)
     assert not re.search(r"\bNone\b", outline.text)
     assert "n/a" in outline.text
@@ -124,7 +127,8 @@ def test_a_hole_stays_a_hole_and_every_document_is_strict(tmp_path: Path, data_d
             elif row["stage"] == "clock":
                 builder.sample("gpu", "GPU-0", "util_pct", at_s, value)
     run = builder.finish()
-    page = write_run_report(run).read_text(encoding="utf-8")
+    examined = examine(run)
+    page = write_run_report(examined).read_text(encoding="utf-8")
     outline = Outline(page)
     (utilisation,) = traces_of(outline, "GPU utilisation")
     values = np.array(utilisation["y"], dtype=float)
@@ -132,7 +136,7 @@ def test_a_hole_stays_a_hole_and_every_document_is_strict(tmp_path: Path, data_d
     assert utilisation["x"][hole + 1] - utilisation["x"][hole - 1] >= 20
     assert "6 unreadable values left out" in outline.text
     assert "1 samples whose clock ran backwards" in outline.text
-    json.loads((run / "findings.json").read_text(), parse_constant=refuse)
+    json.loads(examined.diagnosis.save(run).read_text(), parse_constant=refuse)
     assert not re.search(
         r"\bNaN\b|\bInfinity\b", "".join(body for a, body in outline.scripts if a.get("type"))
     )
@@ -141,5 +145,5 @@ def test_a_hole_stays_a_hole_and_every_document_is_strict(tmp_path: Path, data_d
 def test_a_page_needs_no_browser_to_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """C086: with nothing on the path at all."""
     monkeypatch.setenv("PATH", "")
-    path = write_run_report(play(tmp_path / "run", windows=12))
+    path = write_run_report(examine(play(tmp_path / "run", windows=12)))
     assert b"</html>" in path.read_bytes()[-20:]

@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from profiler.diagnosis import diagnose
-from profiler.run import Run
-from profiler.timeline import Timeline
+from profiler.examination import examine
 from reports.run_markdown import describe_run, escape
 from tests.played_pipeline import Play, play
 from tests.run_builder import RunBuilder
@@ -17,9 +15,7 @@ hostile = "</td>|`*x*`_y_[a](http://evil)<img src=x>\n# head @someone #12 ~~s~~\
 
 
 def described(path: Path) -> str:
-    run = Run.open(path)
-    timeline = Timeline.of(run)
-    return describe_run(run, timeline, diagnose(timeline))
+    return describe_run(examine(path))
 
 
 def rendered(markdown: str) -> str:
@@ -33,7 +29,7 @@ def run_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_verdict_reason_and_next_step_come_first_then_every_hypothesis(run_path: Path) -> None:
-    diagnosis = diagnose(Timeline.of(Run.open(run_path)))
+    diagnosis = examine(run_path).diagnosis
     words = re.sub(r"<[^>]+>", "", rendered(described(run_path)))
     parts = [" ".join(said.split()) for said in (diagnosis.headline, diagnosis.why, diagnosis.next_step)]
     flat = " ".join(words.replace("&gt;", ">").replace("&quot;", '"').split())

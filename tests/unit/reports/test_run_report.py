@@ -8,10 +8,8 @@ import pytest
 
 from dflash.contract.errors import RunError
 from dflash.contract.rundir import RunDir
-from profiler.diagnosis import diagnose
+from profiler.examination import examine
 from profiler.finding import Diagnosis
-from profiler.run import Run
-from profiler.timeline import Timeline
 from reports import text
 from reports.run_report import write_run_report
 from tests.html_outline import Outline
@@ -30,7 +28,7 @@ def run_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def page(run_path: Path) -> str:
-    return write_run_report(run_path).read_text(encoding="utf-8")
+    return write_run_report(examine(run_path)).read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -40,17 +38,17 @@ def outline(page: str) -> Outline:
 
 @pytest.fixture(scope="module")
 def diagnosis(run_path: Path) -> Diagnosis:
-    return diagnose(Timeline.of(Run.open(run_path)))
+    return examine(run_path).diagnosis
 
 
 def report_of(path: Path) -> Outline:
-    return Outline(write_run_report(path).read_text(encoding="utf-8"))
+    return Outline(write_run_report(examine(path)).read_text(encoding="utf-8"))
 
 
 def test_the_report_lies_in_the_run_or_where_it_is_wanted(run_path: Path, page: str, tmp_path: Path) -> None:
     assert RunDir(run_path).report_path.exists()
     out = tmp_path / "elsewhere.html"
-    assert write_run_report(run_path, out) == out
+    assert write_run_report(examine(run_path), out) == out
     assert out.read_text(encoding="utf-8") == page
 
 
@@ -178,7 +176,7 @@ def test_hostile_names_stay_text(tmp_path: Path, outline: Outline) -> None:
 def test_control_characters_are_shown_as_escapes(tmp_path: Path) -> None:
     builder = RunBuilder(tmp_path / "run", Play().config)
     path = builder.finish("failed", reason="a\x1b[31mred\x00")
-    page = write_run_report(path).read_text(encoding="utf-8")
+    page = write_run_report(examine(path)).read_text(encoding="utf-8")
     assert "\x1b" not in page
     assert "\x00" not in page
     assert "a\\x1b[31mred\\x00" in page
@@ -225,4 +223,4 @@ def test_provenance_has_command_versions_and_the_changed_settings(run_path: Path
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="not a run directory"):
-        write_run_report(tmp_path)
+        write_run_report(examine(tmp_path))

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from dflash.contract.knobs import flatten
-from profiler.diagnosis import diagnose
+from profiler.examination import examine
 from profiler.finding import Diagnosis, Remedy
-from profiler.run import Run
-from profiler.timeline import Timeline
+from profiler.forecast.run_forecast import RunForecast
 from reports.what_if import ChangeRow, list_changes
 from tests.played_pipeline import play
 from tests.run_builder import RunBuilder
@@ -19,18 +18,16 @@ from tests.run_builder import RunBuilder
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    run: Run
-    timeline: Timeline
+    forecast: RunForecast
     diagnosis: Diagnosis
 
     def rows(self, **changes: Any) -> tuple[ChangeRow, ...]:
-        return list_changes(self.run, self.timeline, dataclasses.replace(self.diagnosis, **changes))
+        return list_changes(self.forecast, dataclasses.replace(self.diagnosis, **changes))
 
 
 def read(path: Path) -> Read:
-    run = Run.open(path)
-    timeline = Timeline.of(run)
-    return Read(run, timeline, diagnose(timeline))
+    examined = examine(path)
+    return Read(examined.forecast, examined.diagnosis)
 
 
 @pytest.fixture(scope="module")
@@ -62,12 +59,12 @@ def test_neighbours_are_faster_sound_and_not_the_remedy_again(copying: Read) -> 
     first, *others = copying.rows()
     assert others
     assert len(others) <= 3
-    assert copying.run.config is not None
+    assert copying.forecast.timeline.config is not None
     for row in others:
         assert row.cause is None
         assert row.gain.startswith("+")
         knobs = flatten(tomllib.loads(row.toml))
-        changed = copying.run.config.replacing(knobs)
+        changed = copying.forecast.timeline.config.replacing(knobs)
         assert changed.split.targets + changed.split.drafters == 3
         assert row.toml != first.toml
 
@@ -96,8 +93,8 @@ def test_remedies_of_rejected_causes_are_not_offered(copying: Read) -> None:
 
 
 def test_a_stranger_without_our_configuration_gets_reasons_not_numbers(copying: Read) -> None:
-    stranger = dataclasses.replace(copying.run, config=None)
-    rows = list_changes(stranger, copying.timeline, copying.diagnosis)
+    stranger = RunForecast(dataclasses.replace(copying.forecast.timeline, config=None))
+    rows = list_changes(stranger, copying.diagnosis)
     assert len(rows) == len([f for f in copying.diagnosis.findings if f.supported and f.remedy])
     assert all(not row.limit for row in rows)
 

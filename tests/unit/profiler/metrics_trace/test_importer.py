@@ -15,6 +15,7 @@ import pytest
 from dflash.contract.errors import RunError
 from dflash.contract.rundir import RunDir
 from profiler.diagnosis import diagnose
+from profiler.examination import examine_run
 from profiler.finding import Diagnosis
 from profiler.metrics_trace.importer import import_metrics
 from profiler.run import Run
@@ -139,7 +140,7 @@ def test_the_manifest_says_where_the_run_comes_from(imported: Any) -> None:
 
 
 def test_an_imported_run_has_a_report(imported: Any) -> None:
-    html = render_run(*imported("s12"))
+    html = render_run(examine_run(imported("s12")[0]))
     assert "Batches pile up in host memory" in html
 
 
