@@ -1,6 +1,7 @@
 """Our pipeline run once: throughput with its interval, what stages reach alone, memory, exposed copies.
 
-The target's weights are read once a process and copied from there. Knows nothing of the peers.
+The target's random weights are made once a process, on its first GPU, and copied from there. Knows nothing of
+the peers.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ import dflash.target
 import dflash.trainer
 from benchmarks.exposed_copies import exposed_copy_ns
 from benchmarks.pipeline_settings import Setting, configure, documents_for
+from benchmarks.target_case import build_body, std
 from dflash.batch import Batch, HiddenStates
 from dflash.contract.arrowlog import Row
 from dflash.contract.events import Probe, silent
 from dflash.devices import Device
-from dflash.target_weights import TargetWeights, read_target
+from dflash.target_shapes import random_config, random_prefix
+from dflash.target_weights import TargetWeights
 from dflash.trainer import Trainer, prepare
 from dflash.window import batches
 from profiler.throughput import bootstrap_interval
@@ -36,13 +39,18 @@ alone_steps = 8
 
 
 @functools.cache
-def _read_once(name: str, seed: int, dtype: torch.dtype, attention: str) -> TargetWeights:
-    return read_target(name, seed=seed, dtype=dtype, attention=attention)
+def _make_once(name: str, dtype: torch.dtype) -> TargetWeights:
+    config = random_config(name.removeprefix(random_prefix))
+    place = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+    body: Any = build_body(config, place, dtype)
+    embedding = body.get_input_embeddings().weight.detach()
+    head = embedding if config.tie_word_embeddings else torch.empty_like(embedding).normal_(0.0, std)
+    return TargetWeights(body, embedding, head, config)
 
 
-def read_again(name: str, *, seed: int, dtype: torch.dtype, attention: str) -> TargetWeights:
-    """As `read_target`; later calls give new modules around the same tensors."""
-    weights = _read_once(name, seed, dtype, attention)
+def read_again(name: str, *, seed: int, dtype: torch.dtype, attention: str) -> TargetWeights:  # noqa: ARG001
+    """Like `read_target` of a random shape; later calls give new modules around the same tensors."""
+    weights = _make_once(name, dtype)
     shared = [*weights.body.parameters(), *weights.body.buffers(), weights.embedding, weights.head]
     return copy.deepcopy(weights, {id(tensor): tensor for tensor in shared})
 
