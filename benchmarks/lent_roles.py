@@ -7,10 +7,11 @@ depends on. Knows nothing of how runs are timed.
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 from unittest.mock import patch
@@ -22,7 +23,6 @@ import dflash.target
 import dflash.target_weights
 import dflash.trainer
 from benchmarks.contest import free_memory
-from benchmarks.pipeline_run import read_again
 from dflash.contract.config import TrainConfig
 from dflash.contract.events import Probe
 from dflash.devices import Device, reached
@@ -30,6 +30,7 @@ from dflash.documents import Documents
 from dflash.drafter import Drafter, DrafterSpec
 from dflash.replicas import Replica
 from dflash.target import LoadedTarget, Target
+from dflash.target_weights import TargetWeights, read_target
 from dflash.trainer import Trainer, prepare
 
 M = TypeVar("M", bound=nn.Module)
@@ -49,6 +50,7 @@ class LentRoles:
     place: torch.device
     targets: dict[tuple[str, int], Target] = field(default_factory=dict)
     replicas: dict[tuple[str, int], Replica] = field(default_factory=dict)
+    _weights: TargetWeights | None = None  # of the one model there is
     _lent_now: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def prepare(
@@ -67,7 +69,7 @@ class LentRoles:
         with ExitStack() as stack:
             for owner, name, ours in (
                 (trainer, "load_documents", lambda *_: documents),
-                (dflash.target, "read_target", read_again),
+                (dflash.target, "read_target", self._read),
                 (weights, "build_seeded", self._draw_module),
                 (weights, "draw_seeded", self._draw_matrix),
                 (trainer, "init_drafter", lambda spec, _seed: _Wanted(spec)),
@@ -76,6 +78,14 @@ class LentRoles:
             ):
                 stack.enter_context(patch.object(owner, name, ours))
             yield
+
+    def _read(self, name: str, *, seed: int, dtype: torch.dtype, attention: str) -> TargetWeights:
+        """New modules around the same tensors, since a loaded target is cut."""
+        if self._weights is None:
+            self._weights = read_target(name, seed=seed, dtype=dtype, attention=attention)
+        body = self._weights.body
+        shared: dict[int, Any] = {id(tensor): tensor for tensor in (*body.parameters(), *body.buffers())}
+        return replace(self._weights, body=copy.deepcopy(body, shared))
 
     def _next(self, kind: str, device: torch.device) -> tuple[str, int]:
         number = self._lent_now[kind, str(device)]
