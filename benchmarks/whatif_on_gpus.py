@@ -21,7 +21,8 @@ import sys
 import tarfile
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,22 +34,20 @@ import torch
 from benchmarks.drafter_case import block_size, make_documents
 from benchmarks.hop_speeds import measure_hops
 from benchmarks.lent_roles import LentRoles
+from benchmarks.recorded_run import rates, record_here
 from benchmarks.result_file import write_result
 from benchmarks.whatif_score import judge, score
-from dflash.contract.arrowlog import ArrowLog, compact_log
 from dflash.contract.config import TrainConfig, load_config
-from dflash.contract.events import Probe, event_schema
-from dflash.contract.rundir import create_run, write_json
+from dflash.contract.rundir import RunDir, write_json
 from dflash.documents import Documents
 from dflash.faults.rig import Rig
-from dflash.session import Session
 from dflash.target_shapes import random_shapes
 from dflash.trainer import Trainer
 from profiler.forecast.observations import observe_run
 from profiler.forecast.predictor import Prediction, Predictor
 from profiler.forecast.what_if import predict_config
 from profiler.run import Run
-from profiler.throughput import Throughput, measure_throughput
+from profiler.throughput import measure_throughput
 from profiler.timeline import Timeline
 
 again: Final = "the base again"
@@ -145,26 +144,21 @@ class Page:
 
     def record(self, name: str, config: TrainConfig) -> tuple[Path, dict[str, float]]:
         """Train in a run directory called `name`; how long getting ready and running took."""
-        path, began_s = self.runs / name, time.monotonic()
-        run = create_run(path, command=sys.argv)
-        log = ArrowLog(run.events / "trainer.arrow", event_schema)
-        session = Session(run, config)
-        try:
-            session.write_start()
-            trainer = self.roles.prepare(config, self.documents, probe=Probe(log, "trainer"), run_path=path)
-            session.announce(trainer)
-            run.update(hardware={"usable_cores": len(os.sched_getaffinity(0))})
-            if not self.base:
-                write_json(run.links_path, measure_hops(trainer.devices, trainer.item_bytes).to_json())
-            if self.choice.tiny:
-                pace(trainer)
-            ready_s = time.monotonic()
-            trainer.run()
-            run.update(status="finished")
-        finally:
-            log.close()
-        compact_log(log.path)
-        return path, {"ready_s": ready_s - began_s, "run_s": time.monotonic() - ready_s}
+        path = self.runs / name
+        took = record_here(
+            path,
+            config,
+            partial(self.roles.prepare, documents=self.documents),
+            cores=len(os.sched_getaffinity(0)),
+            ready=self._make_ready,
+        )
+        return path, asdict(took)
+
+    def _make_ready(self, run: RunDir, trainer: Trainer) -> None:
+        if not self.base:
+            write_json(run.links_path, measure_hops(trainer.devices, trainer.item_bytes).to_json())
+        if self.choice.tiny:
+            pace(trainer)
 
     def measure_base(self) -> None:
         """Record the base and make every forecast."""
@@ -178,7 +172,7 @@ class Page:
         predictor = Predictor([observe_run(run, timeline)])
         for changes in settings[: self.choice.first]:
             self.forecasts[changes] = predict_config(predictor, config, self.configs[changes])
-        self.base = {**_rates(measure_throughput(timeline)), **took}
+        self.base = {**rates(measure_throughput(timeline)), **took}
         self.base["forecasts_s"] = time.monotonic() - began_s
         self.base["forecasts"] = {
             changes: {"tokens_per_s": p.tokens_per_s, "low": p.low, "high": p.high, "limit": p.limit}
@@ -208,7 +202,7 @@ class Page:
         else:
             try:
                 path, took = self.record(f"{number:02}", config.replacing({"run.max_steps": steps}))
-                row |= {**_rates(measure_throughput(Timeline.of(Run.open(path)))), **took}
+                row |= {**rates(measure_throughput(Timeline.of(Run.open(path)))), **took}
             except Exception as error:  # noqa: BLE001 - one setting's failure must not cost the others
                 row["reason"] = f"{type(error).__name__}: {error}"[:500]
         self.rows.append({**row, **judge(row)})
@@ -242,16 +236,6 @@ def pace(trainer: Trainer) -> None:
             for name in names:  # of the trainer before
                 vars(role).pop(name, None)
     Rig(trainer)
-
-
-def _rates(measured: Throughput) -> dict[str, Any]:
-    return {
-        "measured": measured.tokens_per_s,
-        "measured_low": measured.low,
-        "measured_high": measured.high,
-        "windows": measured.windows_used,
-        "reason": measured.reason,
-    }
 
 
 def _line(row: dict[str, Any], elapsed_s: float) -> str:
