@@ -1,10 +1,10 @@
-"""Runs with a planted fault, carried out in this process: the real trainer on logical devices."""
+"""Runs carried out in this process, with a planted fault or without: the real trainer on logical devices."""
 
 from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,12 @@ import pytest
 import torch
 
 from benchmarks.small_runs import small_config, write_conversations
+from dflash.contract.config import TrainConfig
 from dflash.contract.rundir import create_run, write_text
 from dflash.faults.catalogue import catalogue, healthy
 from dflash.faults.injection import prepare_injected, truth_variable
 from dflash.session import Session
+from dflash.trainer import Trainer, prepare
 from profiler.run import Run
 from profiler.timeline import Timeline
 
@@ -33,11 +35,16 @@ def carry_out(
     config = small_config(data, max_steps=13).replacing(
         {**{**catalogue, "none": healthy}[fault].knobs, **(knobs or {})}
     )
+    monkeypatch.setenv(truth_variable, str(folder / "truth.json"))
+    timeline = train(folder, config, partial(prepare_injected, f"{fault}:{strength}"))
+    return timeline, json.loads((folder / "truth.json").read_text())
+
+
+def train(folder: Path, config: TrainConfig, prepare_trainer: Callable[..., Trainer] = prepare) -> Timeline:
+    """What `dflash-train run` does, without a process for it; signals and torch are as before afterwards."""
     run = create_run(folder / "run", command=["dflash-train", "run"])
     write_text(run.config_path, config.to_toml())
-    monkeypatch.setenv(truth_variable, str(folder / "truth.json"))
-    session = Session(run, config)
-    session.prepare_trainer = partial(prepare_injected, f"{fault}:{strength}")
+    session = Session(run, config, prepare_trainer=prepare_trainer)
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     threads = torch.get_num_threads()
     try:
@@ -47,4 +54,4 @@ def carry_out(
         for number, handler in before.items():
             signal.signal(number, handler)
     assert code == 0
-    return Timeline.of(Run.open(run.path)), json.loads((folder / "truth.json").read_text())
+    return Timeline.of(Run.open(run.path))
