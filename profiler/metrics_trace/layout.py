@@ -17,6 +17,8 @@ import pandas as pd
 from numpy.typing import NDArray
 
 most_spans: Final = 20_000  # batches of one thread; beyond that, a span stands for several
+most_moving: Final = 0.9  # of a drafter's time may go into moves, on average
+counted_batches: Final = 10.0  # over which the growth of a queue tells the targets' pace
 fits_within: Final = 1.05  # seconds may exceed their interval so much, as rounding and noise
 Floats = NDArray[np.float64]
 
@@ -80,6 +82,8 @@ def with_rates(rows: pd.DataFrame, targets: int, drafters: int) -> pd.DataFrame:
     length = rows["length_s"]
     drafted = (rows["tok_s"] / rows["budget"]).fillna(_per_second(rows["q.hs.consumed"], rows))
     made = _per_second(rows["q.hs.produced"], rows)
+    if made.isna().all():
+        made = drafted + _growth(rows["q.hs.depth"], drafted, rows)
     overlap = rows["target.d2h_overlap"]
     own_copy_s = rows["target.d2h_s"] * (1 - overlap)
     # A counter that its own interval has no time for is not believed; the throughput is.
@@ -105,6 +109,22 @@ def _per_second(total: pd.Series, rows: pd.DataFrame) -> pd.Series:
     return rate.bfill(limit=1)
 
 
+def _growth(depth: pd.Series, drafted: pd.Series, rows: pd.DataFrame) -> pd.Series:
+    """Batches a second by which the queue grew, over stretches of `counted_batches`; 0 where unknown.
+
+    Depths are whole numbers, so shorter stretches would tell of steps instead of a pace.
+    """
+    done = (drafted.fillna(0) * rows["length_s"]).cumsum()
+    stretch = [
+        rows["segment"],
+        (done // counted_batches).clip(upper=max(done.iloc[-1] // counted_batches - 1, 0)),
+    ]
+    before = depth.shift().where(rows["segment"].diff() == 0, depth)
+    grown = depth.groupby(stretch).transform("last") - before.groupby(stretch).transform("first")
+    growth = grown / rows["length_s"].groupby(stretch).transform("sum")
+    return growth.clip(lower=-drafted).fillna(0.0)
+
+
 @dataclass
 class Layout:
     """Lays out one stage; afterwards `overfull` tells by how much the seconds exceeded the time."""
@@ -125,15 +145,40 @@ class Layout:
         number = 0
         for _, rows in self.rows.groupby("segment", sort=True):
             means = _Means(rows)
-            for begin_s, end_s, progress in _boundaries(rows, f"{self.stage}_rate"):
-                yield self._batch(means, begin_s, end_s, progress, None if progress is None else number)
+            evenly = list(_boundaries(rows, f"{self.stage}_rate"))
+            for begin_s, end_s, progress, away in self._by_home(means, evenly):
+                yield self._batch(means, begin_s, end_s, progress, away, None if progress is None else number)
                 number += 1
 
+    def _by_home(
+        self, means: _Means, evenly: list[tuple[float, float, float | None]]
+    ) -> Iterator[tuple[float, float, float | None, bool | None]]:
+        """The batches, and whether each comes from another device: then it takes longer, and others less.
+
+        Boundaries move by the time for moves that is due, or was spent, beyond the mean.
+        """
+        at_s, owed_s = (evenly[0][0] if evenly else 0.0), 0.0
+        for begin_s, end_s, progress in evenly:
+            share = means.mean("drafter.wrong_home_frac", begin_s, end_s)
+            away = self._is_away(share)
+            move_s = means.mean("drafter.xdev_copy_s", begin_s, end_s) or 0.0
+            if away is not None and share and progress is not None:
+                owed_s += (share - away) * min(move_s * progress, most_moving * (end_s - begin_s) / share)
+            least_s = at_s + (1 - most_moving) * (end_s - begin_s)
+            until_s = end_s if end_s == evenly[-1][1] else min(max(end_s - owed_s, least_s), end_s)
+            yield at_s, until_s, progress, away
+            at_s = until_s
+
     def _batch(
-        self, means: _Means, begin_s: float, end_s: float, progress: float | None, number: int | None
+        self,
+        means: _Means,
+        begin_s: float,
+        end_s: float,
+        progress: float | None,
+        away: bool | None,
+        number: int | None,
     ) -> BatchTime:
         parts = stage_parts[self.stage]
-        away = self._is_away(means.mean("drafter.wrong_home_frac", begin_s, end_s))
         seconds = [self._seconds(part, means, begin_s, end_s, progress, away) for part in parts]
         lengths = self._fit(parts, seconds, end_s - begin_s)
         tokens_each = means.mean("tokens_per_batch", begin_s, end_s)

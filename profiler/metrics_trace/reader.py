@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import json
 import zlib
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from profiler.metrics_trace.fields import (
 )
 
 gap_factor: Final = 1.5  # a step that much longer than the usual one leaves a gap
+_often: Final = 0.25  # of the lines before the one that they follow: the file is in no order
+_same_place: Final = 0.6  # of the usual step: nearer than that two lines tell of the same interval
 _listed: Final = 5  # lines or fields named in one note
 _known = {f.path: f for f in line_fields}
 _gpu_known = {f.path: f for f in gpu_fields}
@@ -75,8 +78,12 @@ def read_metrics(path: Path) -> MetricsTrace:
     if not found.rows:
         said = f"line {found.bad[0].line}: {found.bad[0].reason}" if found.bad else "no line"
         raise _unusable(path, said, 'JSON objects, one a line, each with at least "t" (seconds)')
-    rows = _with_lengths(pd.DataFrame(found.rows, columns=list(_known), dtype=float), path)
+    places = found.put_in_order()
+    rows = pd.DataFrame(found.rows, columns=list(_known), dtype=float).iloc[places]
+    rows = _with_lengths(rows.reset_index(drop=True), path)
     gpus = pd.DataFrame(found.gpus, columns=["row", "gpu", *_gpu_columns])
+    gpus = gpus[gpus["row"].isin(places)]
+    gpus = gpus.assign(row=gpus["row"].map({row: place for place, row in enumerate(places)}))
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return MetricsTrace(
@@ -127,8 +134,9 @@ class _Collector:
     roles: dict[str, str | None] = field(default_factory=dict)
     split: tuple[int, int] | None = None
     bad: list[BadLine] = field(default_factory=list)
-    _latest_s: float = -np.inf
+    _numbers: list[int] = field(default_factory=list)  # the line of each row
     _backwards: list[int] = field(default_factory=list)
+    _moved: int = 0
     _not_finite: int = 0
     _unusable: Counter[str] = field(default_factory=Counter)  # field to lines
     _unknown: dict[str, int] = field(default_factory=dict)  # field to its first line
@@ -159,18 +167,43 @@ class _Collector:
         t_s = _known["t"].accept(data.get("t"))
         if t_s is None:
             return f'"t" is {data.get("t")!r:.40}' if "t" in data else 'no "t"'
-        if t_s <= self._latest_s:
-            self._backwards.append(number)
-            return None
         split = self._read_split(data.get("split"))
         if split is not None and split != (self.split or split):
             self._other_splits += 1
             return None
-        self.split, self._latest_s = self.split or split, t_s
+        self.split = self.split or split
         self._note_unknown(number, data)
+        self._numbers.append(number)
         self.rows.append(tuple(self._read(data, f) for f in line_fields))
         self._take_gpus(data)
         return None
+
+    def put_in_order(self) -> list[int]:
+        """The rows by time: a line that came late is put in its place, unless one is there already.
+
+        So a file in any order is read, and nothing of a second run that was appended is mixed into the first.
+        """
+        times = np.array([row[0] for row in self.rows], dtype=float)
+        rising = times > np.r_[-np.inf, np.maximum.accumulate(times)[:-1]]
+        late = np.flatnonzero(~rising)
+        if not len(late):
+            return list(range(len(times)))
+        steps = np.abs(np.diff(times))
+        if (np.diff(times) < 0).sum() > _often * len(times):  # no order at all
+            steps = np.diff(np.unique(times))
+        near_s = _same_place * float(np.median(steps)) if len(steps) else 0.0
+        places = list(np.flatnonzero(rising))
+        taken = list(times[places])
+        for row in late:
+            at = bisect_left(taken, times[row])
+            beside = taken[max(at - 1, 0) : at + 1]
+            if min(abs(times[row] - other) for other in beside) <= near_s:
+                self._backwards.append(self._numbers[row])
+                continue
+            taken.insert(at, float(times[row]))
+            places.insert(at, row)
+            self._moved += 1
+        return [int(row) for row in places]
 
     def _read(self, data: Mapping[str, Any], spec: Field, path: str | None = None) -> float | None:
         raw: Any = data
@@ -191,16 +224,20 @@ class _Collector:
         return None
 
     def _take_gpus(self, data: Mapping[str, Any]) -> None:
+        """The GPUs of a line; one that is named only where its copies are told has nothing but that."""
         listed = data.get("gpu")
         copies = data.get("copies")
         rates = copies.get("per_gpu_d2h_gbps") if isinstance(copies, dict) else None
         rates = rates if isinstance(rates, dict) else {}
-        for key, gpu in (listed if isinstance(listed, dict) else {}).items():
+        gpus = listed if isinstance(listed, dict) else {}
+        for key in dict.fromkeys([*gpus, *rates]):
+            gpu = gpus.get(key, {})
             if not isinstance(gpu, dict):
                 self._unusable["gpu"] += 1
                 continue
             role = gpu.get("role")
-            self.roles.setdefault(key, role if role in roles else None)
+            if self.roles.get(key) is None:
+                self.roles[key] = role if role in roles else None
             values = [self._read(gpu, f) for f in gpu_fields]
             rate = self._read({"rate": rates.get(key)}, gpu_link_field, "rate")
             self.gpus.append((len(self.rows) - 1, key, *values, rate))
@@ -219,6 +256,8 @@ class _Collector:
             yield f"{_lines_of([b.line for b in self.bad])} left out: {self.bad[0].reason}"
         if self._backwards:
             yield f"{_lines_of(self._backwards)} set aside: the clock went backwards or stood still"
+        if self._moved:
+            yield f"{self._moved} lines came late: put where their time says"
         if self._other_splits:
             yield f"{self._other_splits} lines set aside: their split is not that of the first line"
         if self._not_finite:

@@ -72,6 +72,23 @@ def test_moves_belong_to_batches_from_elsewhere() -> None:
     assert seconds_in(unknown, "copy") == pytest.approx(24.0)
 
 
+def test_a_move_that_outlasts_the_mean_batch_is_kept_whole() -> None:
+    facts = {"tok_s": 1000.0, "budget": 10_000.0, "drafter__fwdbwd_s": 3.0, "drafter__xdev_copy_s": 12.0}
+    batches = batches_of("drafter", rows_of(**facts, drafter__wrong_home_frac=0.5))
+    assert [b.end_s - b.begin_s for b in batches] == pytest.approx([4.0, 16.0] * 3)
+    assert [seconds_in([b], "copy") for b in batches] == pytest.approx([0.0, 12.0] * 3)
+    assert seconds_in(batches, "backward") == pytest.approx(18.0)
+
+
+def test_a_growing_queue_tells_the_pace_of_targets_that_count_nothing() -> None:
+    rows = rows_of(60, tok_s=5000.0, budget=10_000.0, target__fwd_s=1.0)  # half a batch a second is used
+    rows = rows.assign(**{"q.hs.depth": np.minimum(np.arange(60) // 2, 15).astype(float)})
+    paces = with_rates(rows, 1, 1)["target_rate"]
+    assert paces[:20].mean() == pytest.approx(0.75, abs=0.05)  # one more waits every 4 s
+    assert paces[45:].mean() == pytest.approx(0.5, abs=0.01)
+    assert (paces * 2).sum() == pytest.approx(0.5 * 120 + 15, abs=1)  # books balance
+
+
 def test_without_a_count_of_batches_only_waits_are_told() -> None:
     batches = batches_of("target", rows_of(tok_s=1000.0, target__fwd_s=8.0, q__pre__get_wait_frac=0.25))
     assert {b.number for b in batches} == {None}

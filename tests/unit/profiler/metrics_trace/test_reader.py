@@ -54,9 +54,37 @@ def test_bad_lines_are_named_and_leave_a_gap(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_runs_backwards_is_set_aside_and_counted(tmp_path: Path) -> None:
-    trace = read_metrics(write(tmp_path / "m", *({"t": t} for t in (0, 2, 1, 2, 4))))
-    assert trace.rows["start_s"].tolist() == [0, 2, 4]
-    assert any("lines 3, 4 set aside: the clock" in note for note in trace.notes)
+    trace = read_metrics(write(tmp_path / "m", *({"t": t} for t in (0, 2, 4, 6, 3, 4, 8))))
+    assert trace.rows["start_s"].tolist() == [0, 2, 4, 6, 8]
+    assert any("lines 5, 6 set aside: the clock" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 3, 2, 4, 5), (5, 4, 3, 2, 1, 0), (3, 0, 5, 1, 4, 2)])
+def test_lines_in_any_order_are_put_where_their_time_says(tmp_path: Path, order: tuple[int, ...]) -> None:
+    gpu = {"role": "target", "util": 50}
+    lines = [{"t": 2 * i, "tok_s": 100 + i, "gpu": {"0": gpu | {"power_w": 10 * i}}} for i in order]
+    trace = read_metrics(write(tmp_path / "m", *lines))
+    assert trace.rows["start_s"].tolist() == [0, 2, 4, 6, 8, 10]
+    assert trace.rows["tok_s"].tolist() == [100, 101, 102, 103, 104, 105]
+    assert trace.gpus.sort_values("row")["power_w"].tolist() == [0, 10, 20, 30, 40, 50]
+    assert any("lines came late" in note for note in trace.notes)
+
+
+@pytest.mark.parametrize("offset_s", [0.0, 1.0])
+def test_nothing_of_a_run_that_was_appended_is_mixed_into_the_first(tmp_path: Path, offset_s: float) -> None:
+    first = [{"t": 2 * i, "tok_s": 100} for i in range(30)]
+    second = [{"t": 2 * i + offset_s, "tok_s": 7} for i in range(20)]
+    trace = read_metrics(write(tmp_path / "m", *first, *second))
+    assert set(trace.rows["tok_s"]) == {100}
+    assert len(trace.rows) == 30
+
+
+def test_rates_of_gpus_are_read_where_nothing_else_is_told_of_them(tmp_path: Path) -> None:
+    rates = {"0": 49.0, "1": 16.0}
+    trace = read_metrics(
+        write(tmp_path / "m", *({"t": t, "copies": {"per_gpu_d2h_gbps": rates}} for t in (0, 2)))
+    )
+    assert trace.gpus.groupby("gpu")["d2h_gbps"].mean().to_dict() == rates
 
 
 def test_nan_is_missing_and_counted_never_zero(tmp_path: Path) -> None:
