@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from dflash.batch import WindowInfo
-from dflash.replicas import WindowFigures
+from dflash.window_end import WindowFigures
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 
 from dflash.batch import WindowInfo
-from dflash.replicas import WindowFigures
+from dflash.window_end import WindowFigures
 
 flat_windows = 50  # a loss that has stood still for so long
 flat_spread = 1e-5  # relative to it

@@ -1,15 +1,15 @@
 """One drafter per drafter device, all equal: trained on different batches, summed at each window end.
 
 The leader is the first drafter's device. It adds the gradients of all replicas in replica order, clips, steps
-and copies the new weights back, so that every replica holds the same bits again. Knows nothing of threads,
-except that `complete` may be called from any of them.
+and copies the new weights back, so that every replica holds the same bits again. All of that is only
+enqueued: who trains on goes on behind it (see `Replica.await_weights`). Knows nothing of threads, except that
+`complete` may be called from any of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 
@@ -19,26 +19,16 @@ from torch import Tensor
 from dflash.attention import upload
 from dflash.batch import Batch, HiddenStates, WindowInfo
 from dflash.contract.config import TrainConfig
-from dflash.contract.errors import DFlashError
 from dflash.contract.events import Probe
-from dflash.devices import Device, Moment, reached, resolve_dtype
+from dflash.devices import Device, Moment, Timing, reached, resolve_dtype
 from dflash.drafter import Drafter
 from dflash.drafter_kernels import choose_kernels, plan_batch, takes_tiles
 from dflash.objective import block_inputs, train_objective
 from dflash.optimizer import Optimizer, StepResult
 from dflash.replica_link import ReplicaLink
+from dflash.window_end import WindowEnd, tell
 
 Tensors = Sequence[Tensor | None]  # gradients in parameter order, then figures
-
-
-@dataclass(frozen=True, slots=True)
-class WindowFigures:
-    """What a window came to, as host numbers."""
-
-    loss: float  # numerator / denominator over the whole window
-    accuracy: float  # correct argmax over counted slots, unweighted
-    grad_norm: float  # before clipping
-    lr: float
 
 
 class Replica:
@@ -159,46 +149,61 @@ class ReplicaGroup:
             for other in others
         ]
         self.optimizer = Optimizer(list(leader.drafter.named_parameters()), config.optimizer, total_steps)
+        self._sound: Tensor | None = None  # on the leader: whether every step so far was finite
 
     @property
     def leader(self) -> Replica:
         return self.replicas[0]
 
-    def complete(self, window: WindowInfo, moments: Sequence[Moment | None], probe: Probe) -> WindowFigures:
+    def complete(self, window: WindowInfo, moments: Sequence[Moment | None], probe: Probe) -> WindowEnd:
         """Sum, step and spread. `moments`: by replica, when its device has trained its part of the window.
 
         Without one: behind what the calling thread has enqueued there. Gradients travel as soon as they are
-        whole. Ends with the leader idle; weights may still be on their way to the others (see
-        `Replica.await_weights`). Raises DFlashError when loss or gradient is not finite; the weights then are
-        as before the window.
+        whole. With several replicas the calling thread waits for all of them; then everything is enqueued.
+        After a loss or gradient that is not finite the weights stay as they were, for good.
         """
         trained = [
             moment or replica.device.record() for replica, moment in zip_longest(self.replicas, moments)
         ]
-        # Both held until the end: streams read them of which the allocator knows nothing, and memory freed
-        # earlier would go to whatever their owners receive meanwhile.
         taken = [[*replica.take_gradients(), replica.take_figures()] for replica in self.replicas]
         brought = self._bring(taken, trained)
-        _wait_for_all(trained, window, probe)
+        shared = len(self.replicas) > 1
+        if shared:
+            _wait_for_all(trained, window, probe)
         device = self.leader.device
         with device.active(), device.computing(probe, window=window.step):
+            summing = device.start_timing()
             with probe.span("sum", window=window.step):
                 *gradients, figures = self._sum(brought)
+            _stop(summing)
+            stepping = device.start_timing()
             with probe.span("optimizer", window=window.step):
-                for replica in self.replicas:
-                    replica.settled.order_stream()  # weights of the step before may still be read
-                result = self.optimizer.step(gradients, sound=figures.isfinite().all())
-                stepped = device.record()
-                self._spread(stepped)
-                stepped.wait()
-        numerator, correct, counted = figures.tolist()
-        self._check_finite(window, numerator, result)
-        return WindowFigures(
-            loss=numerator / window.denominator,
-            accuracy=correct / counted if counted else 0.0,
-            grad_norm=float(result.grad_norm),
-            lr=result.lr,
+                result = self._step(gradients, figures)
+                told = tell(figures, result)
+            _stop(stepping)
+            stepped = device.record()
+            self._spread(stepped)
+        return WindowEnd(
+            window,
+            stepped,
+            told,
+            result.lr,
+            timings=(("sum", summing), ("optimizer", stepping)),
+            # Streams read them of which the allocator knows nothing, and memory freed earlier would go to
+            # whatever their owners receive meanwhile. A single replica's are read on their own stream.
+            held=(taken, brought) if shared else None,
         )
+
+    def _step(self, gradients: Sequence[Tensor], figures: Tensor) -> StepResult:
+        """Enqueue a step, unless this window or one before was not finite."""
+        for replica in self.replicas:
+            replica.settled.order_stream()  # weights of the step before may still be read
+        sound = figures.isfinite().all()
+        if self._sound is not None:
+            sound = sound & self._sound
+        result = self.optimizer.step(gradients, sound=sound)
+        self._sound = result.skipped == 0
+        return result
 
     def _bring(self, taken: Sequence[Tensors], trained: Sequence[Moment]) -> list[tuple[Tensors, Moment]]:
         """What the replicas have, on the leader's device, each with the moment when it is there."""
@@ -221,17 +226,9 @@ class ReplicaGroup:
         zeros = (torch.zeros_like(parameter, dtype=torch.float32) for parameter in self.leader.parameters)
         return [*(z if t is None else t for t, z in zip(gradients, zeros, strict=True)), figures]
 
-    def _check_finite(self, window: WindowInfo, numerator: float, result: StepResult) -> None:
-        if float(result.skipped):
-            raise DFlashError(
-                "the loss or its gradient is not finite, training stops before the weights are harmed",
-                where=f"step {window.step}",
-                found=f"loss numerator {numerator}, gradient norm {float(result.grad_norm)}",
-                remedy="lower optimizer.lr, or train in float32 to see whether precision is the cause",
-            )
-
     def _spread(self, stepped: Moment) -> None:
         """Start copying the leader's weights to the other replicas, once they are those of `stepped`."""
+        self.leader.settled = stepped
         new = [parameter.data for parameter in self.leader.parameters]
         for replica, link in zip(self.replicas[1:], self._links, strict=True):
             replica.settled = link.spread(new, [parameter.data for parameter in replica.parameters], stepped)
@@ -246,6 +243,11 @@ class ReplicaGroup:
         self._spread(self.leader.device.record())
         for replica in self.replicas:
             replica.settled.wait()
+
+
+def _stop(timing: Timing | None) -> None:
+    if timing is not None:
+        timing.stop()
 
 
 def _wait_for_all(trained: Sequence[Moment], window: WindowInfo, probe: Probe) -> None:

@@ -184,7 +184,10 @@ class TargetForward(Stage):
 
 
 class DrafterStep(Stage):
-    """Trains one replica on what the transport brings; the last batch of a window completes it."""
+    """Trains one replica on what the transport brings; the last batch of a window completes it.
+
+    The window's step is enqueued behind it, and the next batch behind that.
+    """
 
     kind = "drafter"
 
@@ -194,7 +197,7 @@ class DrafterStep(Stage):
         replica: Replica,
         transport: Transport,
         progress: WindowProgress,
-        complete: Callable[[WindowInfo, Probe], None],
+        complete: Callable[[WindowInfo, Probe], Moment],
         state: PipelineState,
         probe: Probe,
         schedule: Schedule = overlapped,
@@ -221,12 +224,14 @@ class DrafterStep(Stage):
             moment = self._train(item)
             self._release(previous)
             previous = InFlight(batch, moment, item)
-            last = self._progress.batch_trained(batch.window)
-            if last or self._schedule.in_phases:
+            stepped = None
+            if self._progress.batch_trained(batch.window):
+                stepped = self._complete(batch.window, self.probe)
+            if self._schedule.in_phases:
                 self._release(previous)
                 previous = None
-            if last:
-                self._complete(batch.window, self.probe)
+                if stepped is not None:
+                    stepped.wait()
             self._schedule.stepped()
             self._gpu_spans.emit_done()
         self._release(previous)

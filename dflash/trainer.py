@@ -27,7 +27,7 @@ from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError, DFlashError
 from dflash.contract.events import Probe, silent
 from dflash.counters import Counters
-from dflash.devices import DeviceSet, open_devices
+from dflash.devices import DeviceSet, Moment, open_devices
 from dflash.documents import Documents, load_documents
 from dflash.drafter import DrafterSpec, init_drafter
 from dflash.edge_check import check_edges
@@ -37,7 +37,7 @@ from dflash.mask_token import resolve_mask_token
 from dflash.memory_check import MemoryPlan, make_plan
 from dflash.packing import LayoutKind
 from dflash.pipeline import PipelineState
-from dflash.replicas import Replica, ReplicaGroup, WindowFigures
+from dflash.replicas import Replica, ReplicaGroup
 from dflash.routes import Route, find_routes
 from dflash.schedule import open_schedule
 from dflash.stages import DrafterStep, Prefetch, Stage, TargetForward
@@ -46,6 +46,8 @@ from dflash.tokenizer import open_tokenizer
 from dflash.transport import Transport, open_transport
 from dflash.trimming import trim
 from dflash.window import WindowTurns, batches, steps_in_all
+from dflash.window_books import WindowBooks
+from dflash.window_end import WindowFigures
 from dflash.window_progress import WindowProgress
 
 join_grace_s = 20.0  # after a failure
@@ -117,7 +119,8 @@ class Trainer:
         self.turns = WindowTurns(self.first_step)
         self.progress = WindowProgress(self.first_step)
         self.schedule = open_schedule(self.config.pipeline.schedule, len(self.targets))
-        parts = (self.q_pre, self.transport, self.turns, self.progress, self.schedule)
+        self.books = WindowBooks(self._tell, self._fail_step)
+        parts = (self.q_pre, self.transport, self.turns, self.progress, self.schedule, self.books)
         self.state = PipelineState(parts)
         self.state.depths = self.depths
         self._compilations = CompileWatch(self.probe)
@@ -160,6 +163,7 @@ class Trainer:
     def _end(self, stages: list[Stage]) -> None:
         """Wait for the threads. Raises the first failure."""
         self._join(stages)
+        self._close_books()
         self._compilations.look()
         self._compilations.remove()
         try:
@@ -202,20 +206,30 @@ class Trainer:
         ]
         return [self._prefetch, *forwards, *self._drafters]
 
-    def _complete(self, window: WindowInfo, probe: Probe) -> None:
-        """The last batch of `window` was dispatched: step, count, save, and let the next window train."""
+    def _complete(self, window: WindowInfo, probe: Probe) -> Moment:
+        """The last batch of `window` was dispatched: step, save, and let the next window train."""
         moments = [drafter.latest for drafter in self._drafters]
-        figures = self.group.complete(window, moments, probe)
-        self.counters.window_done(window, figures)
-        self._mark(window, figures)
-        self.window_done(window, figures)
+        end = self.group.complete(window, moments, probe)
+        self.books.add(end, probe)
         every, done = self.config.run.checkpoint_every, window.step + 1
         if every > 0 and done % every == 0:
             with probe.span("checkpoint", window=window.step):
+                self.books.settle()  # raises for a step that was not made
                 self._save()
         if self.state.stop_reason is not None and done < self.total_steps:
             self.state.stop_now(self.state.stop_reason)
         self.progress.advance()
+        return end.moment
+
+    def _tell(self, window: WindowInfo, figures: WindowFigures) -> None:
+        """The step of `window` was made."""
+        self.counters.window_done(window, figures)
+        self._mark(window, figures)
+        self.window_done(window, figures)
+
+    def _fail_step(self, error: Exception) -> None:
+        leader = self.group.leader.device.name
+        self.state.fail(error, stage="drafter 0", device=leader, batch=None)
 
     def _mark(self, window: WindowInfo, figures: WindowFigures) -> None:
         note = {
@@ -264,6 +278,16 @@ class Trainer:
                 where=", ".join(stuck),
                 found=str(self.state.first_error or self.state.stop_reason),
                 expected=f"to end within {grace_s:g} s",
+            )
+
+    def _close_books(self) -> None:
+        """The last steps are made and told."""
+        if not self.books.close():
+            raise StuckThreadsError(
+                "the last step did not end after the pipeline was stopped",
+                where=self.group.leader.device.name,
+                found=str(self.state.first_error or self.state.stop_reason),
+                expected="to be made within two minutes",
             )
 
     def _result(self) -> TrainResult:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import resource
 import shutil
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ from dflash.checkpoint import find_checkpoint
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import CheckpointError, ConfigError, DFlashError
 from dflash.trainer import Trainer, TrainResult, prepare
+from dflash.window_end import WindowEnd
 
 small = (
     "drafter.layers=1",
@@ -186,3 +189,43 @@ def test_a_full_disk_ends_the_run_in_words_and_keeps_what_was_saved(
     assert str(run / "checkpoints") in str(caught.value.where)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-2", "step-3", "step-4"]
     assert prepare(configure(f"run.resume={run}")).first_step == 4
+
+
+class SoonMoment:
+    """A step that a device makes a little later."""
+
+    def __init__(self) -> None:
+        self._reached = threading.Event()
+        threading.Timer(0.05, self._reached.set).start()
+
+    def done(self) -> bool:
+        return self._reached.is_set()
+
+    def wait(self) -> None:
+        assert self._reached.wait(30)
+
+    def order_stream(self) -> None:
+        """Nothing is enqueued here."""
+
+
+def test_a_checkpoint_waits_for_the_step_that_it_keeps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = prepare(configure("run.max_steps=3"), run_path=tmp_path)
+    told_when_saved = []
+    complete, save = trainer.group.complete, trainer._save
+
+    def complete_later(*arguments: Any) -> WindowEnd:
+        end = complete(*arguments)
+        end.moment = SoonMoment()
+        return end
+
+    def note_and_save() -> None:
+        told_when_saved.append(trainer.counters.steps)
+        save()
+
+    monkeypatch.setattr(trainer.group, "complete", complete_later)
+    monkeypatch.setattr(trainer, "_save", note_and_save)
+    result = trainer.run()
+    assert told_when_saved == [1, 2, 3, 3]
+    assert len(result.losses) == 3

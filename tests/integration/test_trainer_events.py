@@ -12,7 +12,7 @@ from dflash.contract.config import load_config
 from dflash.contract.events import Probe, event_schema
 from dflash.devices import LogicalDevice
 from dflash.loss_health import LossHealth
-from dflash.replicas import WindowFigures
+from dflash.window_end import WindowFigures
 from dflash.trainer import prepare
 from tests.small_training import on_logical_devices
 

@@ -7,7 +7,7 @@ import pytest
 from dflash import counters
 from dflash.batch import WindowInfo
 from dflash.counters import Counters
-from dflash.replicas import WindowFigures
+from dflash.window_end import WindowFigures
 
 
 def window(step: int, tokens: int) -> WindowInfo:

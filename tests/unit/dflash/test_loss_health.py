@@ -9,7 +9,7 @@ import pytest
 
 from dflash.batch import WindowInfo
 from dflash.loss_health import LossHealth, flat_windows
-from dflash.replicas import WindowFigures
+from dflash.window_end import WindowFigures
 
 
 def check(health: LossHealth, step: int, *, supervised: int = 9, **changes: Any) -> list[str]:

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from dflash.batch import WindowInfo
 from dflash.contract.config import load_config
-from dflash.contract.events import Probe, event_schema
+from dflash.contract.errors import DFlashError
+from dflash.contract.events import Probe, event_schema, silent
 from dflash.devices import LogicalDevice, Moment, reached
 from dflash.replicas import Replica, ReplicaGroup
 
@@ -96,17 +97,26 @@ def test_gradients_live_until_the_device_that_reads_them_is_done() -> None:
     leader = OneMatrix(AsynchronousDevice(0), torch.ones(2, 2))
     other = OneMatrix(AsynchronousDevice(1), torch.ones(2, 2))
     leader.device.at_wait = lambda: alive.append(other.handed_out() is not None)  # type: ignore[attr-defined]
-    group_of(leader, other).complete(window, [reached, reached], Probe(None, "drafter"))
+    end = group_of(leader, other).complete(window, [reached, reached], silent)
+    assert other.handed_out() is not None
+    end.figures(silent)
     assert alive
     assert all(alive)
     assert other.handed_out() is None
 
 
-@pytest.mark.parametrize("late", [1, 2])
-def test_waiting_for_the_other_drafters_devices_is_a_span(late: int) -> None:
+def test_gradients_of_a_single_drafter_are_free_for_the_next_window_at_once() -> None:
+    # They are read on the stream that made them; held, there would be two sets of them.
+    leader = OneMatrix(AsynchronousDevice(0), torch.ones(2, 2))
+    end = group_of(leader).complete(window, [LateMoment()], silent)
+    assert not end.moment.done()
+    assert leader.handed_out() is None
+
+
+def test_waiting_for_the_other_drafters_devices_is_a_span() -> None:
     rows = Rows()
-    moments: list[Moment] = [LateMoment() for _ in range(late)]
-    replicas = [OneMatrix(LogicalDevice(i), torch.ones(2, 2)) for i in range(late)]
+    moments: list[Moment] = [LateMoment() for _ in range(2)]
+    replicas = [OneMatrix(LogicalDevice(i), torch.ones(2, 2)) for i in range(2)]
     group_of(*replicas).complete(window, moments, Probe(rows, "drafter"))
     assert all(moment.done() for moment in moments)
     assert all(moment.orders for moment in moments), "sums are ordered behind what they add"  # type: ignore[attr-defined]
@@ -117,7 +127,8 @@ def test_waiting_for_the_other_drafters_devices_is_a_span(late: int) -> None:
 def test_no_wait_is_told_where_there_was_none() -> None:
     rows = Rows()
     replica = OneMatrix(LogicalDevice(0), torch.ones(2, 2))
-    figures = group_of(replica).complete(window, [LogicalDevice(0).record()], Probe(rows, "drafter"))
+    end = group_of(replica).complete(window, [LogicalDevice(0).record()], Probe(rows, "drafter"))
+    figures = end.figures(silent)
     assert [event["name"] for event in rows.events] == ["sum", "optimizer"]
     assert (figures.loss, figures.accuracy, figures.grad_norm) == (0.5, 0.5, 2.0)
 
@@ -129,9 +140,8 @@ def test_an_idle_replica_adds_nothing_and_gets_the_weights_all_the_same() -> Non
     )
     idle.take_gradients()
     idle.take_figures = lambda: None  # type: ignore[method-assign,return-value]
-    figures = group_of(working, idle).complete(
-        window, [LogicalDevice(0).record(), None], Probe(None, "drafter")
-    )
+    end = group_of(working, idle).complete(window, [LogicalDevice(0).record(), None], silent)
+    figures = end.figures(silent)
     assert (figures.loss, figures.grad_norm) == (0.5, 2.0)
     assert torch.equal(idle.drafter.weight, working.drafter.weight)
     assert bool(idle.drafter.weight.any())
@@ -142,7 +152,7 @@ def test_the_next_step_waits_until_the_weights_before_have_been_read() -> None:
     group = group_of(leader, other)
     still_reading = LateMoment()
     other.settled = still_reading
-    group.complete(window, [], Probe(None, "drafter"))
+    group.complete(window, [], silent)
     assert still_reading.orders == 1
     assert other.settled is not still_reading
 
@@ -152,13 +162,29 @@ def test_sums_have_the_same_bits_every_time() -> None:
     found = set()
     for _ in range(5):
         replicas = [OneMatrix(LogicalDevice(i), gradient.clone()) for i, gradient in enumerate(gradients)]
-        group_of(*replicas).complete(window, [], Probe(None, "drafter"))
+        group_of(*replicas).complete(window, [], silent)
         found.add(replicas[-1].drafter.weight.detach().numpy().tobytes())
     assert len(found) == 1
 
 
-def test_a_window_ends_when_the_leader_has_its_new_weights() -> None:
+def test_nothing_waits_for_the_step_of_a_single_drafter() -> None:
     waited: list[str] = []
     leader = OneMatrix(AsynchronousDevice(0, at_wait=lambda: waited.append("step")), torch.ones(2, 2))
-    group_of(leader).complete(window, [reached], Probe(None, "drafter"))
+    end = group_of(leader).complete(window, [LateMoment(lambda: waited.append("trained"))], silent)
+    assert waited == []
+    assert leader.settled is end.moment, "the next window trains behind the step"
+    end.figures(silent)
     assert waited == ["step"]
+
+
+def test_after_a_gradient_that_is_not_finite_no_step_changes_the_weights() -> None:
+    # The windows behind it are enqueued before anybody on the host can know.
+    leader = OneMatrix(LogicalDevice(0), torch.full((2, 2), float("nan")))
+    group = group_of(leader)
+    poisoned = group.complete(window, [], silent)
+    leader._gradient = torch.ones(2, 2)
+    following = group.complete(window, [], silent)
+    assert not leader.drafter.weight.any()
+    for end in (poisoned, following):
+        with pytest.raises(DFlashError, match="not finite"):
+            end.figures(silent)

@@ -16,6 +16,7 @@ from dflash.channel import Channel, ChannelClosed
 from dflash.contract.events import silent
 from dflash.devices import LogicalDevice
 from dflash.pipeline import PipelineState
+from dflash.schedule import Overlapped, Schedule, overlapped
 from dflash.stages import DrafterStep, TargetForward
 
 Journal = list[str]
@@ -92,22 +93,24 @@ class Progress:
         return self.trained == window.batches
 
 
-def run_drafter(*windows: int) -> Journal:
+def run_drafter(*windows: int, schedule: Schedule = overlapped) -> Journal:
     journal: Journal = []
     device = BehindDevice(journal)
     transport, progress = ScriptedTransport(journal, make_batches(*windows)), Progress(journal)
 
-    def complete(window: Any, probe: object) -> None:
+    def complete(window: Any, probe: object) -> Any:
         journal.append(f"complete {window.step}")
         progress.trained = 0
+        return SimpleNamespace(wait=lambda: journal.append(f"stepped {window.step}"))
 
     replica = SimpleNamespace(
         device=device,
         await_weights=lambda: journal.append("await weights"),
         train=lambda item: journal.append(f"train {item.batch.id}"),
     )
-    stage = DrafterStep(0, replica, transport, progress, complete, PipelineState([]), silent)  # type: ignore[arg-type]
-    stage.work()
+    DrafterStep(
+        0, replica, transport, progress, complete, PipelineState([]), silent, schedule,  # type: ignore[arg-type]
+    ).work()  # fmt: skip
     return journal
 
 
@@ -144,10 +147,27 @@ def test_batches_train_only_in_their_windows_time_and_behind_the_weights_of_the_
     ]  # fmt: skip
 
 
-def test_a_window_completes_when_its_own_last_batch_is_done() -> None:
+def test_a_windows_step_is_enqueued_behind_its_last_batch_and_nobody_waits_for_either() -> None:
     journal = run_drafter(3, 2)
-    assert journal.index("done 2") < journal.index("complete 0") < journal.index("recv 3")
-    assert journal.index("done 4") < journal.index("complete 1")
+    assert journal.index("train 2") < journal.index("complete 0") < journal.index("recv 3")
+    assert journal.index("train 3") < journal.index("waited 2"), "the next window is dispatched at once"
+    assert journal.index("train 4") < journal.index("complete 1")
+    assert not [line for line in journal if line.startswith("stepped")]
+
+
+def test_in_lockstep_a_round_ends_when_the_step_is_made() -> None:
+    journal: Journal = []
+
+    class Rounds(Overlapped):
+        in_phases = True
+
+        def stepped(self) -> None:
+            journal.append("round")
+
+    journal += run_drafter(1, 1, schedule=Rounds())
+    for number in range(2):
+        assert journal.index(f"waited {number}") < journal.index(f"stepped {number}")
+    assert journal.index("stepped 0") < journal.index("recv 1")
 
 
 @pytest.mark.parametrize(("stage", "word"), [(run_drafter, "train"), (run_target, "forward")])
