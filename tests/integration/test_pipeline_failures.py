@@ -15,20 +15,9 @@ from dflash.links import Link
 from dflash.replicas import Replica, ReplicaGroup
 from dflash.target import Target
 from dflash.trainer import StuckThreadsError, Trainer, prepare
+from tests.small_training import on_logical_devices
 
-small = (
-    "drafter.layers=1",
-    "drafter.tap_count=2",
-    "drafter.block_size=4",
-    "objective.anchors_per_document=2",
-    "data.max_length=64",
-    "window.tokens=512",
-    "pipeline.token_budget=128",
-    "devices.link_gbps=50",
-    "devices.pinned_gbps=50",
-    "devices.pageable_gbps=50",
-    "run.checkpoint_every=-1",
-)
+small = (*on_logical_devices, "run.max_steps=85")  # more than any test waits for
 
 
 def make(*changes: str) -> Trainer:
