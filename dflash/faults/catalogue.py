@@ -60,6 +60,7 @@ catalogue: dict[str, Fault] = {
             does="a thread of pure Python beside the stages",
             unit="share of the time that it runs",
             plant=busy_python.gil_hog,
+            knobs={"pipeline.switch_interval_ms": 5.0},
         ),
         Fault(
             name="slow-data",
@@ -108,6 +109,7 @@ catalogue: dict[str, Fault] = {
             does="every forward has a fixed cost, whatever its tokens",
             unit="share of a forward of 256 tokens",
             plant=slow_stages.small_batches,
+            knobs={"window.tokens": 3072, "run.max_steps": 14},  # there is room for larger ones
         ),
         Fault(
             name="slow-kernels",

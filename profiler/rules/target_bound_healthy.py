@@ -23,6 +23,7 @@ from profiler.rules import (
     recompiles_from_varying_shapes,
     shared_queue_cross_device,
     slow_kernel_fallback,
+    straggling_link,
     token_budget_too_small,
 )
 from profiler.rules.remedies import moved_device
@@ -117,9 +118,6 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
         )
     if (idle_work := _little_work(timeline, loads)) is not None:
         return "rejected", 0.7, idle_work
-    busiest = max((loads.target, loads.drafter), key=lambda load: load.busy)
-    if (fixed := token_budget_too_small.fixed_share(timeline, busiest)) is not None:
-        return "rejected", 0.7, f"Rejected: {percent(fixed)} of a batch's time does not depend on its tokens."
     certainty = 0.6 + 0.35 * (reached - healthy_efficiency) / (1.0 - healthy_efficiency)
     balanced = loads.drafter.busy >= _balanced * loads.target.busy
     return (
@@ -149,12 +147,14 @@ def _sickness(timeline: Timeline, loads: Loads) -> str | None:
         "waits for the own device": per_step_scalar_sync.cost(timeline, loads),
         "packing in Python": python_packing_loop.cost(timeline, loads),
         "tuning of kernels": kernel_autotune_lock.cost(timeline, loads),
+        "time of batches that no token explains": token_budget_too_small.cost(timeline, loads),
     }
     worst = max(costs, key=lambda name: costs[name] or 0.0)
     if (lost := costs[worst] or 0.0) >= named_cost_share:
         return f"Rejected: {worst} cost {percent(lost)} of the throughput."
     compared = {
         "slow copies of some GPUs": numa_remote_host_buffers.cost(timeline, loads) or 0.0,
+        "a slow link": straggling_link.cost(timeline, loads) or 0.0,
         "a GPU held down": one_gpu_throttled.cost(timeline, loads) or 0.0,
         "retries of the allocator": allocator_fragmentation.cost(timeline, loads) or 0.0,
     }

@@ -1,13 +1,14 @@
 """Batches are too small for the GPUs: some kernel always runs, and yet they draw little power.
 
-Where power is unknown, times that hardly depend on a batch's tokens show it.
+Where power is unknown, time that a batch takes whatever its tokens shows it, and prices it.
 
 Utilisation hides it, since it says only that a kernel was resident. What larger batches would bring cannot be
-read off a run whose batches are all alike, so this cause has no price. Knows nothing of memory.
+read off a run whose batches are all alike: then this cause has no price. Knows nothing of memory.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,7 @@ from profiler.gpus import full_work, power_of_little_work
 from profiler.rules.verdicts import (
     healthy_efficiency,
     lacking,
+    named_cost_share,
     no_forecast,
     percent,
     quantity,
@@ -30,11 +32,31 @@ from profiler.timeline import Timeline
 
 cause: Final = "token-budget-too-small"
 small_batch_tokens: Final = 8192.0  # more fill a GPU: there, little power has another reason
-mostly_fixed: Final = 0.4  # of a batch's time that does not depend on its tokens: launches, not work
+mostly_fixed: Final = 0.4  # of a batch's time that no token explains, where waits for the GIL are unknown
+left_fixed: Final = 0.1  # of it that larger batches may leave
 least_batches: Final = 20  # through which a line is fitted
 least_spread: Final = 0.05  # standard deviation of their tokens, of the mean
 _unpriced: Final = "only a run with larger batches tells what they bring"
 _confidence: Final = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class FixedCost:
+    """Of a batch's time, what its tokens do not explain."""
+
+    share: float  # as fitted, less what the stage waited meanwhile for the GIL or a CPU
+    least: float  # the same less three standard errors
+    tokens: float  # of a batch in which it would be no more than `left_fixed`
+
+
+def cost(timeline: Timeline, loads: Loads) -> float | None:
+    """Share of the throughput lost to what a batch costs whatever its tokens; None where that is not sure."""
+    load = _limiting(loads)
+    gpus, fixed = timeline.gpus[timeline.gpus["role"] == load.stage], fixed_cost(timeline, load)
+    unknown_power = power_of_little_work(gpus, load.stage) is None and not (gpus["work"] == full_work).any()
+    sure = fixed is not None and fixed.least >= _least_named(timeline, load)
+    small = (_batch_tokens(load) or np.inf) <= small_batch_tokens
+    return fixed.share if fixed is not None and sure and small and unknown_power else None
 
 
 def check(timeline: Timeline) -> list[Finding]:
@@ -44,8 +66,9 @@ def check(timeline: Timeline) -> list[Finding]:
         return [unjudged(cause, timeline)]
     load = _limiting(loads)
     gpus = timeline.gpus[timeline.gpus["role"] == load.stage]
-    tokens = _batch_tokens(load)
-    verdict, summary = _decide(timeline, load, gpus, tokens)
+    tokens, fixed = _batch_tokens(load), fixed_cost(timeline, load)
+    verdict, summary = _decide(timeline, loads, gpus, tokens, fixed)
+    price = cost(timeline, loads)
     return [
         Finding(
             cause=cause,
@@ -56,17 +79,22 @@ def check(timeline: Timeline) -> list[Finding]:
             evidence=(
                 quantity("tokens a batch", tokens, "", "no work with token counts was recorded"),
                 share(
+                    f"time of a {load.stage}'s batch that no token explains",
+                    None if fixed is None else fixed.share,
+                    "its batches are too few, too alike, or not what it spends its time on",
+                ),
+                share(
                     f"power of {load.stage}s' GPUs while busy, of the limit", _mean(gpus, "busy_power_share")
                 ),
                 share(f"utilisation of {load.stage}s' GPUs, which hides it", _mean(gpus, "util_pct", 0.01)),
                 share("SMs active on them", _mean(gpus, "sm_active_pct", 0.01)),
                 share(f"{load.stage}s working or waiting for the GIL", load.busy + load.gil_wait),
             ),
-            remedy=_remedy(timeline) if verdict == "supported" else None,
+            remedy=_remedy(timeline, tokens, fixed) if verdict == "supported" else None,
             condition="memory has room, and no slow fallback kernels are in use (they look the same)",
             is_sickness=True,
-            measured_cost_share=None,
-            measured_cost_reason=_unpriced,
+            measured_cost_share=price,
+            measured_cost_reason=None if price is not None else _unpriced,
             predicted_cost_s=None,
             predicted_cost_reason=_unpriced,
             predicted_gain=None,
@@ -86,9 +114,9 @@ def _batch_tokens(load: StageLoad) -> float | None:
 
 
 def _decide(
-    timeline: Timeline, load: StageLoad, gpus: pd.DataFrame, tokens: float | None
+    timeline: Timeline, loads: Loads, gpus: pd.DataFrame, tokens: float | None, fixed: FixedCost | None
 ) -> tuple[Verdict, str]:
-    lack = lacking(timeline)
+    lack, load = lacking(timeline), _limiting(loads)
     if lack is not None or tokens is None:
         return "not_enough_evidence", f"Not judged: {lack or 'the tokens of a batch are unknown'}."
     if tokens > small_batch_tokens:
@@ -96,10 +124,10 @@ def _decide(
     if (gpus["work"] == full_work).any():
         return "rejected", f"Rejected: GPUs of {load.stage}s that look busy draw power."
     power_share = power_of_little_work(gpus, load.stage)
-    if power_share is None and (fixed := fixed_share(timeline, load)) is not None:
+    if cost(timeline, loads) is not None and fixed is not None:
         return "supported", (
-            f"Batches of {tokens:,.0f} tokens are too small: {percent(fixed)} or more of the time that a "
-            f"{load.stage} takes for one does not depend on its tokens."
+            f"Batches of {tokens:,.0f} tokens are too small: {percent(fixed.least)} or more of the time "
+            f"that a {load.stage} takes for one does not depend on its tokens."
         )
     if power_share is None:
         return "not_enough_evidence", f"Not judged: {_why_unknown(timeline, load)}."
@@ -113,12 +141,12 @@ def _decide(
     return "supported", found
 
 
-def fixed_share(timeline: Timeline, load: StageLoad) -> float | None:
-    """The least part of a batch's time that its tokens do not explain, where that is most of it; else None.
+def fixed_cost(timeline: Timeline, load: StageLoad) -> FixedCost | None:
+    """The part of a batch's time that its tokens do not explain; None where that cannot be told.
 
-    A line fitted through the batches of a stage that works all the time, less three standard errors of where
-    it meets the axis. Batches must differ in tokens, or no line can be told. Of targets alone: a
-    drafter's work follows its anchors.
+    A line fitted through the batches of a stage that works all the time. Batches must differ in tokens, or no
+    line can be told. Of targets alone: a drafter's work follows its anchors. A thread that waits for the
+    GIL, or for a CPU, does so at every launch: those waits have causes of their own.
     """
     if load.stage != "target" or load.busy + load.gil_wait < healthy_efficiency:
         return None
@@ -129,8 +157,25 @@ def fixed_share(timeline: Timeline, load: StageLoad) -> float | None:
     slope, at_zero = np.polyfit(tokens, took_s, 1)
     noise = np.square(took_s - at_zero - slope * tokens).sum() / (len(tokens) - 2)
     error_s = np.sqrt(noise * (1 + np.square(tokens.mean() / tokens.std())) / len(tokens))
-    least = float((at_zero - 3 * error_s) / took_s.mean())
-    return min(least, 1.0) if least >= mostly_fixed else None
+    waited = load.gil_wait + (_waiting_for_cpu(timeline, load) or 0.0)
+    part, error = (float(seconds / took_s.mean()) for seconds in (at_zero, error_s))
+    own = min(max(part - waited, 0.0), 1.0)
+    wanted = own / (1 - own) * (1 - left_fixed) / left_fixed * tokens.mean() if own < 1 else np.inf
+    return FixedCost(share=own, least=min(part - waited - 3 * error, 1.0), tokens=float(wanted))
+
+
+def _waiting_for_cpu(timeline: Timeline, load: StageLoad) -> float | None:
+    """Share of a stage's time without a CPU; None where that was not sampled."""
+    threads, own = timeline.gil.threads, timeline.threads
+    mine = threads[threads["tid"].isin(own.loc[own["stage"] == load.stage, "tid"])]
+    share_of_time = float(mine["cpu_wait_share"].astype(float).mean()) if len(mine) else np.nan
+    return share_of_time if np.isfinite(share_of_time) else None
+
+
+def _least_named(timeline: Timeline, load: StageLoad) -> float:
+    """What the part without tokens must come to: more where waits for the GIL could be what it is."""
+    known = timeline.gil.reason is None and _waiting_for_cpu(timeline, load) is not None
+    return named_cost_share if known else mostly_fixed
 
 
 def _why_unknown(timeline: Timeline, load: StageLoad) -> str:
@@ -144,21 +189,27 @@ def _mean(gpus: pd.DataFrame, column: str, scale: float = 1.0) -> float | None:
     return float(known.mean()) * scale if len(known) else None
 
 
-def _remedy(timeline: Timeline) -> Remedy:
+def _remedy(timeline: Timeline, tokens: float | None, fixed: FixedCost | None) -> Remedy:
     return Remedy(
         "Raise the token budget until tokens/s stops rising or memory says stop: a launch costs the same for "
         "few tokens and for many.",
-        _larger_batches(timeline),
+        larger_batches(timeline, tokens, fixed),
     )
 
 
-def _larger_batches(timeline: Timeline) -> dict[str, Scalar]:
-    """Twice the budget, where the configuration allows it."""
+def larger_batches(timeline: Timeline, tokens: float | None, fixed: FixedCost | None) -> dict[str, Scalar]:
+    """The budget that leaves little of the fixed cost, else twice what it is; less if a window lacks room."""
     if timeline.config is None:
         return {}
-    knobs: dict[str, Scalar] = {"pipeline.token_budget": timeline.config.pipeline.token_budget * 2}
+    now = timeline.config.pipeline.token_budget
+    largest = timeline.config.window.tokens // timeline.config.split.drafters
+    wanted = now * fixed.tokens / tokens if fixed and tokens else 2.0 * now
+    budget = largest
+    while budget // 2 >= max(wanted, now + 1):
+        budget //= 2
+    knobs: dict[str, Scalar] = {"pipeline.token_budget": budget}
     try:
         timeline.config.replacing(knobs)
-    except ConfigError:  # a window would hold too few batches for the drafters
+    except ConfigError:
         return {}
-    return knobs
+    return knobs if budget > now else {}

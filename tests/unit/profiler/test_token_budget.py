@@ -11,17 +11,20 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler.capacity import StageLoad
+from dflash.contract.config import TrainConfig
+from profiler.capacity import Loads, StageLoad
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis, Finding
-from profiler.rules.token_budget_too_small import fixed_share
+from profiler.gil_waits import GilWaits, not_sampled, thread_columns
+from profiler.gpus import gpu_columns
+from profiler.rules.token_budget_too_small import FixedCost, cost, fixed_cost, larger_batches
 from profiler.run import Run
 from profiler.timeline import Timeline
 from tests.gpu_readings import cases, listed, watch
 from tests.played_pipeline import play
 
 c057 = cases / "c057_util100_low_power.json"
-cause = "token-budget-too-small"
+token_budget = "token-budget-too-small"
 
 
 def told(tmp_path: Path, changes: dict[str, Any] | None = None, **settings: Any) -> Diagnosis:
@@ -37,7 +40,7 @@ def told(tmp_path: Path, changes: dict[str, Any] | None = None, **settings: Any)
 
 
 def finding_of(diagnosis: Diagnosis) -> Finding:
-    return next(finding for finding in diagnosis.findings if finding.cause == cause)
+    return next(finding for finding in diagnosis.findings if finding.cause == token_budget)
 
 
 def test_small_batches_on_a_gpu_that_does_little_are_named_without_a_price(tmp_path: Path) -> None:
@@ -81,46 +84,98 @@ def test_logical_devices_say_nothing_of_power(tmp_path: Path) -> None:
 def test_a_cause_with_a_price_comes_first(tmp_path: Path) -> None:
     diagnosis = told(tmp_path, preset="host", depth=2, target_copy_s=0.03)
     named = [finding.cause for finding in diagnosis.findings if finding.supported]
-    assert named == ["sync-d2h-on-critical-path", cause]
+    assert named == ["sync-d2h-on-critical-path", token_budget]
 
 
-def batches_taking(fixed_s: float, s_per_token: float, *, spread: float) -> Timeline:
+def batches_taking(
+    fixed_s: float, s_per_token: float, *, spread: float = 0.15, sampled: bool = True
+) -> Timeline:
+    """Forty batches of about 1,000 tokens of a target that always has a CPU."""
     random = np.random.default_rng(3)
     tokens = np.round(1000 * (1 + spread * random.standard_normal(40)))
     seconds = (fixed_s + s_per_token * tokens) * (1 + 0.01 * random.standard_normal(40))
     batches = pd.DataFrame({"stage": "target", "tokens": tokens, "seconds": seconds})
-    return cast(Timeline, SimpleNamespace(batches=batches))
+    gil = GilWaits(
+        threads=pd.DataFrame([(7, "target-0", 0.0, 0.1, 0.0)], columns=thread_columns),
+        reason=None if sampled else not_sampled,
+    )
+    threads = pd.DataFrame({"stage": ["target"], "tid": [7]})
+    gpus = pd.DataFrame(columns=gpu_columns)
+    return cast(Timeline, SimpleNamespace(batches=batches, gil=gil, threads=threads, gpus=gpus))
 
 
-always_at_work = cast(StageLoad, SimpleNamespace(stage="target", busy=0.97, gil_wait=0.0))
+def at_work(busy: float = 0.97, gil_wait: float = 0.0, stage: str = "target") -> StageLoad:
+    load = SimpleNamespace(
+        stage=stage, busy=busy, gil_wait=gil_wait, tokens_per_s=10_000.0, range_s=4.0, batches=40.0
+    )
+    return cast(StageLoad, load)
 
 
 @pytest.mark.parametrize(
-    ("fixed_s", "s_per_token", "spread", "found"),
-    [
-        (0.08, 0.00002, 0.15, True),
-        (0.02, 0.00008, 0.15, False),
-        (0.0, 0.0001, 0.15, False),
-        (0.08, 0.00002, 0.01, False),
-    ],
-    ids=["mostly fixed", "a fifth", "all by tokens", "batches too alike to tell"],
+    ("fixed_s", "s_per_token", "own", "tokens"),
+    [(0.08, 0.00002, 0.8, 36_000), (0.02, 0.00008, 0.2, 2_250), (0.0, 0.0001, 0.0, 0)],
+    ids=["mostly fixed", "a fifth", "all by tokens"],
 )
 def test_time_that_no_token_explains_is_told_where_batches_differ(
-    fixed_s: float, s_per_token: float, spread: float, found: bool
+    fixed_s: float, s_per_token: float, own: float, tokens: float
 ) -> None:
-    share = fixed_share(batches_taking(fixed_s, s_per_token, spread=spread), always_at_work)
-    assert (share is not None) == found
-    if share is not None:
-        assert 0.4 <= share <= 0.8
+    fixed = fixed_cost(batches_taking(fixed_s, s_per_token), at_work())
+    assert fixed is not None
+    assert fixed.share == pytest.approx(own, abs=0.03)
+    assert fixed.least < fixed.share + 1e-9
+    assert fixed.tokens == pytest.approx(tokens, rel=0.2, abs=300)
+
+
+def test_batches_too_alike_tell_nothing() -> None:
+    assert fixed_cost(batches_taking(0.08, 0.00002, spread=0.01), at_work()) is None
+
+
+def test_what_a_stage_waits_for_the_gil_is_no_cost_of_its_batches() -> None:
+    timeline = batches_taking(0.03, 0.00007)
+    free, waiting = (fixed_cost(timeline, at_work(0.97 - part, part)) for part in (0.0, 0.3))
+    assert free is not None
+    assert waiting is not None
+    assert free.share - waiting.share == pytest.approx(0.3, abs=0.03)
+    assert waiting.least < 0.08
+
+
+@pytest.mark.parametrize(
+    ("fixed_s", "sampled", "named"), [(0.02, True, True), (0.02, False, False), (0.08, False, True)]
+)
+def test_without_waits_for_the_gil_only_most_of_the_time_is_named(
+    fixed_s: float, sampled: bool, named: bool
+) -> None:
+    timeline = batches_taking(fixed_s, 0.0001 - fixed_s / 1000, sampled=sampled)
+    loads = Loads(None, at_work(), at_work(0.4, stage="drafter"))
+    assert (cost(timeline, loads) is not None) == named
+
+
+@pytest.mark.parametrize(
+    ("window", "budget", "wanted"),
+    [(100_000, 1000, 50_000), (8_000, 1000, 8_000), (1_500, 1000, 1_500), (1_000, 1000, None)],
+    ids=["what leaves a tenth", "a window's tokens", "no whole multiple", "no room"],
+)
+def test_the_budget_that_is_proposed_leaves_a_tenth_if_a_window_has_room(
+    window: int, budget: int, wanted: int | None
+) -> None:
+    config = TrainConfig().replacing(
+        {
+            "window.tokens": window,
+            "pipeline.token_budget": budget,
+            "pipeline.split": "1-1",
+            "data.max_length": 64,
+        }
+    )
+    timeline = cast(Timeline, SimpleNamespace(config=config))
+    knobs = larger_batches(timeline, 1000.0, FixedCost(share=0.8, least=0.7, tokens=36_000.0))
+    assert knobs == ({} if wanted is None else {"pipeline.token_budget": wanted})
 
 
 def test_a_stage_that_waits_is_not_judged_by_its_batches() -> None:
-    waiting = cast(StageLoad, SimpleNamespace(stage="target", busy=0.5, gil_wait=0.0))
-    assert fixed_share(batches_taking(0.08, 0.00002, spread=0.15), waiting) is None
+    assert fixed_cost(batches_taking(0.08, 0.00002), at_work(0.5)) is None
 
 
 def test_a_drafter_is_not_judged_by_tokens_which_its_work_does_not_follow() -> None:
-    drafter = cast(StageLoad, SimpleNamespace(stage="drafter", busy=0.97, gil_wait=0.0))
-    timeline = batches_taking(0.08, 0.00002, spread=0.15)
+    timeline = batches_taking(0.08, 0.00002)
     timeline.batches["stage"] = "drafter"
-    assert fixed_share(timeline, drafter) is None
+    assert fixed_cost(timeline, at_work(stage="drafter")) is None
