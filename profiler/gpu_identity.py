@@ -53,6 +53,20 @@ def gpu_uses(manifest: Mapping[str, Any]) -> dict[str, GpuUse] | None:
     )
 
 
+def nodes_of_devices(manifest: Mapping[str, Any]) -> dict[str, int]:
+    """Device name -> the NUMA node that its GPU hangs on, of those of which the system said it."""
+    hardware = manifest.get("hardware")
+    listed = list(_tables(hardware.get("gpus"))) if isinstance(hardware, Mapping) else []
+    nodes = {str(gpu.get("uuid")): gpu.get("numa_node") for gpu in listed}
+    found: dict[str, int] = {}
+    for device in _tables(manifest.get("devices")):
+        uuid = _find(device, listed)
+        node = None if uuid is None else nodes.get(uuid)
+        if isinstance(node, int):
+            found[str(device.get("name"))] = node
+    return found
+
+
 def _find(device: Mapping[str, Any], listed: list[Mapping[str, Any]]) -> str | None:
     """The uuid, as NVML spells it, of the listed GPU that `device` is; its own when nothing is listed."""
     uuid, address = device.get("uuid"), _address(device.get("pci"))

@@ -16,9 +16,17 @@ import pandas as pd
 from dflash.contract.config import TrainConfig
 from profiler.allocator import Allocator, measure_allocator, unread
 from profiler.batch_times import batch_columns, name_main_work, read_batch_times
-from profiler.compiles import compile_columns, count_compiles, tuning_seconds
+from profiler.compiles import (
+    CompileStretch,
+    compile_columns,
+    count_compiles,
+    find_stretch,
+    tuning_seconds,
+)
+from profiler.copy_times import read_copies
 from profiler.depths import weigh_depths
 from profiler.gil_waits import GilWaits, measure_gil
+from profiler.gpu_identity import nodes_of_devices
 from profiler.gpus import gpu_columns, gpu_warnings, measure_gpus
 from profiler.host_memory import HostMemory, measure_host_memory, unsampled
 from profiler.idle_gaps import find_idle_gaps, gap_columns
@@ -31,7 +39,6 @@ service_columns = [
     "stage", "index", "device", "clock", "batches", "tokens", "work_s", "s_per_batch", "s_per_token",
 ]  # fmt: skip
 warmup_part = 0.1  # of the steady range: a longer start is looked at for causes of its own
-copy_columns = ["stage", "path", "src", "dst", "copies", "bytes", "seconds", "gb_per_s"]
 _most_warnings = 20  # of the trainer's own; more say nothing new
 take_columns = ["index", "where", "takes", "bytes"]
 
@@ -48,11 +55,12 @@ class Timeline:
     devices   the same from the device's side: GPU-timed work first, then what its idle time was spent on
     service   one row a stage thread: batches, tokens, seconds of work, per batch, per token, and whose clock
     depths    one row a channel, weighted by time (profiler/depths.py)
-    copies    stage (`link`: beside the stages' own work), path, src, dst, copies, bytes, seconds, GB/s
+    copies    stage (`link`: beside the stages' own work), path, src, dst, copies, bytes, seconds, GB/s, and
+              how long stages waited for them (profiler/copy_times.py)
     takes     drafter index, where (home, away, n/a), takes, bytes
     batches   one row a stage and batch: how long its work took (profiler/batch_times.py)
     compiles  one row a stage thread that compiled (profiler/compiles.py); `tuning_s`: seconds in which torch
-              timed kernels to choose from, or None
+              timed kernels to choose from, or None; `compile_stretch`: when they compiled again and again
     gil       which threads waited for the GIL or for a CPU, and who held it (profiler/gil_waits.py)
     gpus      one row a GPU of the run (profiler/gpus.py)
     idle_gaps when a GPU stood still for 100 ms or more (profiler/idle_gaps.py); `idle_unknown`: {uuid: why
@@ -73,6 +81,7 @@ class Timeline:
     samples: pd.DataFrame
     batches: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=batch_columns))
     compiles: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=compile_columns))
+    compile_stretch: CompileStretch | None = None
     tuning_s: float | None = None
     gil: GilWaits = field(default_factory=GilWaits)
     gpus: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=gpu_columns))
@@ -81,6 +90,7 @@ class Timeline:
     host_memory: HostMemory = unsampled  # over the whole run
     allocator: Allocator = unread  # over the whole run
     memory_nodes: int | None = None  # of the host; None: unknown
+    gpu_nodes: Mapping[str, int] = field(default_factory=dict)  # memory node of devices, where it is known
     kernels: Mapping[str, str] | None = None  # in use, by part; None: the run does not say
     config: TrainConfig | None = None
     config_values: Mapping[str, Any] = field(default_factory=dict)
@@ -132,11 +142,12 @@ class Timeline:
             devices=close_devices(spans, lo_ns, hi_ns, gil.by_tid),
             service=_service(spans, lo_ns, hi_ns),
             depths=depths,
-            copies=_copies(events, lo_ns, hi_ns),
+            copies=read_copies(events, lo_ns, hi_ns),
             takes=_takes(events, lo_ns, hi_ns),
             samples=_samples(run.samples, start_ns, lo_ns, hi_ns),
             batches=read_batch_times(events, lo_ns, hi_ns),
             compiles=count_compiles(events, lo_ns, hi_ns),
+            compile_stretch=find_stretch(events, windows, lo_ns, hi_ns, start_ns),
             tuning_s=tuning_seconds(events, lo_ns, hi_ns),
             gil=gil,
             gpus=gpus,
@@ -145,6 +156,7 @@ class Timeline:
             host_memory=measure_host_memory(run.samples, windows, start_ns),
             allocator=measure_allocator(events, windows, start_ns),
             memory_nodes=_memory_nodes(run.manifest),
+            gpu_nodes=nodes_of_devices(run.manifest),
             kernels=_kernels(run.manifest),
             config=run.config,
             config_values=run.config_values,
@@ -245,19 +257,6 @@ def _service(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows, columns=service_columns)
-
-
-def _copies(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
-    """Copies that began in the range. GB/s is None where a copy's bytes are unknown."""
-    spans = events[(events["kind"] == "span") & (events["name"] == "copy")]
-    spans = spans[spans["t_ns"].between(lo_ns, hi_ns, inclusive="left")]
-    keys = ["stage", "path", "src", "dst"]
-    spans = spans.astype(dict.fromkeys(keys, object))
-    groups = spans.groupby(keys, observed=True)
-    table = groups.agg(copies=("t_ns", "size"), seconds=("dur_ns", lambda ns: ns.sum() / 1e9)).reset_index()
-    table["bytes"] = groups["bytes"].agg(lambda b: b.sum(skipna=False)).to_numpy(dtype=float)
-    table["gb_per_s"] = (table["bytes"] / 1e9 / table["seconds"]).where(table["seconds"] > 0)
-    return table[copy_columns]
 
 
 def _takes(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:

@@ -42,6 +42,10 @@ class Play:
     drafter_copy_s: float = 0.0  # on the drafter's own thread, from host memory
     away_copy_s: float = 0.0  # on the drafter's own thread, for a batch homed elsewhere
     link_copy_s: float = 0.0  # beside the stages
+    # Copies beside the stages that send buffers and drafters wait for, one at a time on a link, 0: none.
+    down_s: Mapping[int, float] = field(default_factory=dict)  # of a target to pinned memory
+    up_s: Mapping[int, float] = field(default_factory=dict)  # from pinned memory to a drafter
+    peer_s: Mapping[tuple[int, int], float] = field(default_factory=dict)  # from a target to a drafter
     preset: str = "peer"
     depth: int = 2
     prefetch_depth: int = 8
@@ -100,6 +104,8 @@ class _Stage:
         shared = played.config.transport_choice.queue == "shared"
         names = ["q_hs"] if shared else [f"q_hs.{i}" for i in range(played.drafters)]
         self.q_hs = [_Queue(name, played.depth, writers=played.targets) for name in names]
+        self.free_s: dict[Any, float] = {}  # when a link has made its copies
+        self.sending: dict[int, deque[float]] = {}  # by target: when its send buffers are free
         self.stepped = 0  # windows
         self.trained = 0  # batches
         self.sent = 0
@@ -177,15 +183,42 @@ class _Stage:
             copy = {"src": f"logical:{index}", "dst": "cpu", "path": "pageable", "bytes": size}
             yield from self.spend(*me, "copy", self.p.target_copy_s, **facts, **copy)
             home = next(homes)
-            self.sent += 1
             out = self.q_hs[0] if len(self.q_hs) == 1 else min(self.q_hs, key=lambda q: len(q.items))
+            ready_s = yield from self.carry(index, self.q_hs.index(out), facts)
+            self.sent += 1
             yield from self.wait(*me, "put", out.has_room, channel=out.name)
             self.note_link_copy(facts["batch"])
-            out.items.append((facts, home))
+            out.items.append((facts, home, ready_s))
             self.changed(out, *me)
         self.builder.mark(*me, "stop", self.now)
         for out in self.q_hs:
             out.writers -= 1
+
+    def carry(self, target: int, drafter: int, facts: dict[str, Any]) -> Generator[Step, None, float]:
+        """Start a batch's copies once one of two send buffers is free; when the last of them ends."""
+        host, here, there = "host", f"logical:{target}", f"logical:{self.p.targets + drafter}"
+        hops = [
+            (here, host, "pinned", self.p.down_s.get(target, 0.0)),
+            (host, there, "pinned", self.p.up_s.get(drafter, 0.0)),
+            (here, there, "peer", self.p.peer_s.get((target, drafter), 0.0)),
+        ]
+        buffers = self.sending.setdefault(target, deque([0.0, 0.0]))
+        yield from self.await_copy("target", target, buffers.popleft(), facts)
+        ready_s = self.now
+        for src, dst, path, seconds in hops:
+            if seconds:
+                begin_s = max(self.free_s.get((src, dst), 0.0), ready_s)
+                ready_s = self.free_s[src, dst] = begin_s + seconds
+                ends = {"src": src, "dst": dst, "path": path, "bytes": self.p.item_bytes}
+                self.builder.span("link", target, "copy", begin_s, ready_s, batch=facts["batch"], **ends)
+        buffers.append(ready_s)
+        return ready_s
+
+    def await_copy(self, stage: str, index: int, until_s: float, facts: dict[str, Any]) -> Process:
+        begin_s = self.now
+        if until_s > begin_s:
+            yield until_s - begin_s
+            self.builder.span(stage, index, "copy_wait", begin_s, self.now, batch=facts["batch"])
 
     def note_link_copy(self, batch: int) -> None:
         if self.p.link_copy_s:
@@ -201,12 +234,13 @@ class _Stage:
             yield from self.wait(*me, "get", queue.has_news, channel=queue.name)
             if not queue.items:
                 break
-            facts, home = queue.items.popleft()
+            facts, home, ready_s = queue.items.popleft()
             away = self.p.preset == "shared" and home != index
             note = "away" if away else "home"
             self.builder.mark(*me, "take", self.now, batch=facts["batch"], bytes=self.p.item_bytes, note=note)
             self.changed(queue, *me)
             yield from self.drafter_copies(index, facts, away)
+            yield from self.await_copy("drafter", index, ready_s, facts)
             yield from self.wait(*me, "window_wait", lambda w=facts["window"]: self.stepped >= w)
             yield from self.spend(*me, "backward", self.p.backward_s, **facts)
             self.trained += 1

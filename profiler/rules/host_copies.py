@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from profiler.capacity import Loads, host_paths
 from profiler.finding import Evidence
+from profiler.rules import uneven_copies
 from profiler.rules.remedies import copy_rate, item_bytes
 from profiler.rules.verdicts import Check, deep_items, quantity, queue_share, seconds, share, staged_rss_share
 from profiler.timeline import Timeline
@@ -15,9 +16,17 @@ from profiler.timeline import Timeline
 _resident = ("rss_anon_bytes", "rss_shmem_bytes", "rss_file_bytes")
 
 
-def cost(_timeline: Timeline, loads: Loads) -> float | None:
-    """What the stages' own copies through host memory cost, on both sides of the queue."""
-    return loads.lost_share(target=loads.target.host_copies, drafter=loads.drafter.host_copies)
+def cost(timeline: Timeline, loads: Loads) -> float | None:
+    """What the stages' own copies through host memory cost, on both sides of the queue.
+
+    What slow links add to them is a cause of its own.
+    """
+    slow = [group for group in uneven_copies.uneven(uneven_copies.host_groups(timeline)) if group.own]
+    target, drafter = (uneven_copies.excess_share(slow, loads, stage) for stage in ("target", "drafter"))
+    return loads.lost_share(
+        target=max(loads.target.host_copies - target, 0.0),
+        drafter=max(loads.drafter.host_copies - drafter, 0.0),
+    )
 
 
 def apart_from_host(timeline: Timeline) -> Check:

@@ -32,7 +32,7 @@ def check(timeline: Timeline) -> list[Finding]:
         checks=[
             Check(not loads.drafters_limit, "the drafters hold the targets up, not the other way round"),
             Check(
-                not uneven_copies.compare(timeline).is_uneven,
+                not uneven_copies.uneven(uneven_copies.host_groups(timeline)),
                 "copies of some GPUs are slow: their buffers are far away, which makes packing slow",
             ),
         ],

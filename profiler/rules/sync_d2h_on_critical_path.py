@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from typing import Final
 
-from profiler.capacity import Loads, host_paths, measure_loads
+from profiler.capacity import host_paths, measure_loads
 from profiler.finding import Finding, Remedy
-from profiler.rules import uneven_copies
+from profiler.rules import host_copies
 from profiler.rules.host_copies import apart_from_host, copy_evidence
 from profiler.rules.remedies import declared_copy_s, peer_transport
 from profiler.rules.verdicts import Case, Check, judge, nearly_full, queue_evidence, share, unjudged
 from profiler.timeline import Timeline
 
 cause: Final = "sync-d2h-on-critical-path"
-
-
-def cost(timeline: Timeline, loads: Loads) -> float | None:
-    """What copies through host memory cost; what slow siblings add to them is another cause."""
-    found = uneven_copies.compare(timeline)
-    slow = found.excess_share if found.from_spans else 0.0
-    target, drafter = loads.target, loads.drafter
-    return loads.lost_share(target=target.host_copies * (1 - slow), drafter=drafter.host_copies)
 
 
 def packing_share(timeline: Timeline) -> float | None:
@@ -41,7 +33,7 @@ def check(timeline: Timeline) -> list[Finding]:
     case = Case(
         cause=cause,
         summary="Targets stand still while their own thread copies hidden states to host memory",
-        cost=cost(timeline, loads),
+        cost=host_copies.cost(timeline, loads),
         checks=[
             Check(
                 target.host_copies > 0,

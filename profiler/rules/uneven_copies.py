@@ -1,72 +1,178 @@
-"""Copies to host memory, GPU against GPU: siblings of one run are each other's yardstick.
+"""Links that should be alike and are not: copies of one direction and path, device against device.
 
-Rates come from the stages' own copy spans, else from rates that the trainer told for each GPU. Knows nothing
-of why one is slower.
+Siblings of one run are each other's yardstick. Rates come from copy spans, on the stages' own threads or
+beside them, else from rates that the trainer told for each GPU. Knows nothing of why one is slower.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, Literal
 
-import numpy as np
-
-from profiler.capacity import host_paths
+from profiler.capacity import Loads, host_paths
 from profiler.timeline import Timeline
 
 uneven_factor: Final = 1.5  # fastest over slowest: equal links of one run differ by a few per cent
+least_bytes: Final = 100_000  # of a copy: smaller ones tell of latency, not of the link
+Way = Literal["down", "up", "peer"]  # to host memory, from it, between devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnevenCopies:
-    """GB/s of copies to host memory by device; empty where fewer than two devices are known."""
+class Link:
+    """One direction between two ends. Seconds over all its copies; None where only its rate was told."""
 
-    rates: Mapping[str, float] = field(default_factory=dict)
-    from_spans: bool = False  # whether the stages' own copies tell, so that their time is known too
+    name: str  # the device, or both of a peer copy: "cuda:0 to cuda:1"
+    devices: tuple[str, ...]
+    gb_per_s: float
+    copies: float = 0.0
+    seconds: float | None = None
+    target_wait_s: float = 0.0  # that targets waited for it; copies on their own threads are such waits
+    drafter_wait_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkGroup:
+    """Links that should be alike, two or more."""
+
+    way: Way
+    path: str
+    own: bool  # the copies sit on a stage's own thread
+    links: tuple[Link, ...]
 
     @property
-    def factor(self) -> float | None:
+    def fastest(self) -> Link:
+        return max(self.links, key=lambda link: link.gb_per_s)
+
+    @property
+    def factor(self) -> float:
         """The fastest over the slowest."""
-        return max(self.rates.values()) / min(self.rates.values()) if self.rates else None
+        return self.fastest.gb_per_s / min(link.gb_per_s for link in self.links)
 
     @property
     def is_uneven(self) -> bool:
-        return self.factor is not None and self.factor >= uneven_factor
+        return self.factor >= uneven_factor
 
     @property
-    def slow(self) -> dict[str, float]:
-        """Devices well below the fastest."""
-        fastest = max(self.rates.values(), default=0.0)
-        return {name: rate for name, rate in self.rates.items() if rate * uneven_factor <= fastest}
+    def slow(self) -> tuple[Link, ...]:
+        """Links well below the fastest, the slowest first."""
+        best = self.fastest.gb_per_s
+        slow = [link for link in self.links if link.gb_per_s * uneven_factor <= best]
+        return tuple(sorted(slow, key=lambda link: link.gb_per_s))
 
     @property
-    def excess_share(self) -> float:
-        """Of the time of equal copies on all devices: what there would not be at the fastest one's rate."""
-        if not self.is_uneven:
-            return 0.0
-        mean_s = float(np.mean([1 / rate for rate in self.rates.values()]))
-        return 1.0 - 1 / max(self.rates.values()) / mean_s
+    def told_only(self) -> bool:
+        """Whether only rates are known, and not whose time they cost."""
+        return all(link.seconds is None for link in self.links)
+
+    def excess_s(self, stage: str) -> float:
+        """Seconds of a stage's waits that there would not be at the fastest link's rate."""
+        best, total = self.fastest.gb_per_s, 0.0
+        for link in self.slow:
+            waited_s = link.target_wait_s if stage == "target" else link.drafter_wait_s
+            total += min(waited_s, (link.seconds or 0.0) * (1.0 - link.gb_per_s / best))
+        return total
+
+    @property
+    def extra_s(self) -> float | None:
+        """What a copy over the slow links takes more than it would at the fastest one's rate."""
+        seconds = sum(
+            (link.seconds or 0.0) * (1.0 - link.gb_per_s / self.fastest.gb_per_s) for link in self.slow
+        )
+        copies = sum(link.copies for link in self.slow)
+        return seconds / copies if copies and seconds else None
 
 
-def compare(timeline: Timeline) -> UnevenCopies:
-    """The rates of one run."""
-    rates = _span_rates(timeline)
-    if len(rates) >= 2:
-        return UnevenCopies(rates=rates, from_spans=True)
+@lru_cache(maxsize=8)  # several rules ask for the same; a timeline does not change
+def compare(timeline: Timeline) -> tuple[LinkGroup, ...]:
+    """All groups of a run, uneven ones and others."""
+    groups = tuple(_span_groups(timeline))
+    if any(group.way == "down" for group in groups):
+        return groups
     told = timeline.series("d2h_gb_per_s")
     told = told[(told["key"] != "*") & (told["value"] > 0)]
-    means = {str(k): float(v) for k, v in told.groupby("key", observed=True)["value"].median().items()}
-    return UnevenCopies(rates=means) if len(means) >= 2 else UnevenCopies()
+    means = told.groupby("key", observed=True)["value"].median()
+    links = tuple(Link(name=str(k), devices=(str(k),), gb_per_s=float(v)) for k, v in means.items())
+    more = (LinkGroup(way="down", path="host", own=True, links=links),) if len(links) >= 2 else ()
+    return (*groups, *more)
 
 
-def _span_rates(timeline: Timeline) -> dict[str, float]:
+def _span_groups(timeline: Timeline) -> Iterator[LinkGroup]:
     copies = timeline.copies
-    mine = copies[
-        copies["dst"].isin(("cpu", "host")) & copies["path"].isin(host_paths) & copies["gb_per_s"].notna()
-    ]
-    if not mine["stage"].eq("target").any():
-        return {}
-    mine = mine[mine["stage"] == "target"]
-    sums = mine.groupby("src", observed=True)[["bytes", "seconds"]].sum()
-    return {str(src): float(row["bytes"] / 1e9 / row["seconds"]) for src, row in sums.iterrows()}
+    known = copies[(copies["gb_per_s"] > 0) & (copies["bytes"] >= least_bytes * copies["copies"])]
+    found: dict[tuple[Way, str, str], list[Link]] = {}
+    for row in known.to_dict("records"):
+        way = _way(row["path"], row["src"], row["dst"])
+        if way is None:
+            continue
+        ends = {"down": (row["src"],), "up": (row["dst"],), "peer": (row["src"], row["dst"])}[way]
+        own = row["stage"] != "link"
+        waits = {stage: row[f"{stage}_wait_s"] for stage in ("target", "drafter")}
+        if own:
+            waits[row["stage"]] = row["seconds"]
+        link = Link(
+            name=" to ".join(map(str, ends)),
+            devices=tuple(map(str, ends)),
+            gb_per_s=float(row["gb_per_s"]),
+            copies=float(row["copies"]),
+            seconds=float(row["seconds"]),
+            target_wait_s=float(waits["target"]),
+            drafter_wait_s=float(waits["drafter"]),
+        )
+        found.setdefault((way, str(row["path"]), str(row["stage"])), []).append(link)
+    for (way, path, stage), links in found.items():
+        if len(links) >= 2:
+            yield LinkGroup(way=way, path=path, own=stage != "link", links=tuple(links))
+
+
+def _way(path: object, src: object, dst: object) -> Way | None:
+    if path == "peer":
+        return "peer"
+    if path in host_paths and dst in ("cpu", "host"):
+        return "down"
+    return "up" if path in host_paths and src in ("cpu", "host") else None
+
+
+def host_groups(timeline: Timeline) -> tuple[LinkGroup, ...]:
+    """Groups of links between devices and host memory."""
+    return tuple(group for group in compare(timeline) if group.way != "peer")
+
+
+def uneven(groups: Iterable[LinkGroup]) -> tuple[LinkGroup, ...]:
+    """Those with a slow link."""
+    return tuple(group for group in groups if group.is_uneven)
+
+
+def excess_share(groups: Iterable[LinkGroup], loads: Loads, stage: str, *, own_only: bool = False) -> float:
+    """Of a stage's time: what slow links add to what equal ones would take."""
+    load = loads.target if stage == "target" else loads.drafter
+    seconds = sum(group.excess_s(stage) for group in groups if group.own or not own_only)
+    return seconds / (load.threads * load.range_s) if load.range_s else 0.0
+
+
+def lost_to(groups: Iterable[LinkGroup], loads: Loads) -> float | None:
+    """Share of the throughput that slow links cost, where it is known whose time they take."""
+    chosen = tuple(groups)
+    return loads.lost_share(
+        target=excess_share(chosen, loads, "target"), drafter=excess_share(chosen, loads, "drafter")
+    )
+
+
+def on_another_node(timeline: Timeline, group: LinkGroup) -> bool | None:
+    """Whether slow links to host memory can come of buffers on another memory node; None: nobody says.
+
+    Not where the host has one node, nor where a slow GPU hangs on the same node as the fastest. Logical
+    devices have no nodes: their links are as they were declared to be, near and far.
+    """
+    if group.way == "peer":
+        return False
+    if timeline.emulated:
+        return True
+    if timeline.memory_nodes == 1:
+        return False
+    nodes = timeline.gpu_nodes
+    near = nodes.get(group.fastest.devices[0])
+    if near is not None and all(nodes.get(link.devices[0]) == near for link in group.slow):
+        return False
+    return None if timeline.memory_nodes is None else True
