@@ -28,6 +28,7 @@ def verdict_card(diagnosis: Diagnosis, more: Iterable[tuple[str, str]] = ()) -> 
     rows = [
         ("verdict", diagnosis.headline),
         ("why", diagnosis.why),
+        *([("numbers", diagnosis.numbers)] if diagnosis.numbers else []),
         ("next", diagnosis.next_step),
         ("throughput", _throughput(diagnosis.throughput)),
     ]

@@ -12,7 +12,8 @@ from typing import Any
 import pandas as pd
 
 from profiler.capacity import Capacities, Loads, measure_capacities, measure_loads, shares_devices
-from profiler.finding import ClosingPart, ClosingSum, Diagnosis, Evidence, Finding
+from profiler.explanation import explain
+from profiler.finding import ClosingPart, ClosingSum, Diagnosis, Finding
 from profiler.forecast.gains import predict_gains
 from profiler.forecast.run_forecast import RunForecast
 from profiler.rules import all_rules, allocator_fragmentation, host_memory_exhausted_swapping, not_enough_data
@@ -21,7 +22,6 @@ from profiler.throughput import measure_throughput
 from profiler.timeline import Timeline
 from profiler.waits import name_of_part
 
-_shown_evidence = 5  # numbers in the Why sentence; the rest stays with the finding
 of_whole_runs = (
     host_memory_exhausted_swapping.cause,
     allocator_fragmentation.cause,
@@ -42,7 +42,7 @@ def diagnose(timeline: Timeline, forecast: RunForecast | None = None) -> Diagnos
     capacities = measure_capacities(loads, throughput, shared_device=shares_devices(timeline))
     findings = predict_gains(forecast or RunForecast(timeline), rank(_consider(timeline), timeline))
     primary = next((finding for finding in findings if finding.supported), None)
-    headline, why, next_step = _say(primary) if primary else _say_unexplained(loads, capacities)
+    headline, why, next_step = _say(primary, timeline) if primary else _say_unexplained(loads, capacities)
     if primary and (others := _in_turn(findings)):
         headline = f"{headline} {others}"
     return Diagnosis(
@@ -170,16 +170,11 @@ def _parts(rows: pd.DataFrame) -> tuple[ClosingPart, ...]:
     return tuple(sorted(parts, key=lambda part: (part.kind == "unaccounted", -part.seconds)))
 
 
-def _say(finding: Finding) -> tuple[str, str, str]:
-    shown = [item for item in finding.evidence if item.value is not None][:_shown_evidence]
+def _say(finding: Finding, timeline: Timeline) -> tuple[str, str, str]:
     remedy = finding.remedy.text if finding.remedy else "Nothing to do."
     if finding.remedy and finding.remedy.knobs:
         remedy += f" Try: {_assignments(finding.remedy.knobs)}."
-    return finding.summary, f"{'; '.join(map(_sentence, shown))}.", remedy
-
-
-def _sentence(item: Evidence) -> str:
-    return f"{item.name}: {item.text}"
+    return finding.summary, explain(finding, timeline), remedy
 
 
 def _assignments(knobs: Mapping[str, object]) -> str:

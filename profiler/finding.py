@@ -23,6 +23,8 @@ from profiler.throughput import Throughput
 Verdict = Literal["supported", "rejected", "not_enough_evidence"]
 Scalar = str | int | float
 schema_version: Final = 1
+cost_name: Final = "throughput lost to it"  # the evidence that a headline tells already
+_shown_numbers: Final = 5  # of a cause's evidence, on one line
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,13 @@ class Diagnosis:
     def primary(self) -> Finding | None:
         """The first supported finding; None when no cause is named."""
         return next((finding for finding in self.findings if finding.supported), None)
+
+    @property
+    def numbers(self) -> str:
+        """The first known numbers behind the cause that is named, on one line; empty where none is."""
+        evidence = self.primary.evidence if self.primary is not None else ()
+        known = [item for item in evidence if item.value is not None and item.name != cost_name]
+        return "; ".join(f"{item.name}: {item.text}" for item in known[:_shown_numbers])
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, ready for strict JSON."""

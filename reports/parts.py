@@ -30,6 +30,7 @@ class VerdictCard:
 
     verdict: str
     why: tuple[str, ...]
+    numbers: str = ""  # behind the why, smaller
     next: tuple[str, ...]
     command: str = ""
     bad: bool = False

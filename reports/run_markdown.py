@@ -33,6 +33,7 @@ def describe_run(examined: Examination) -> str:
     blocks = [
         f"## {escape(run.path.resolve().name)}: {escape(diagnosis.headline)}",
         f"**Why:** {escape(diagnosis.why)}",
+        f"**Numbers:** {escape(diagnosis.numbers)}" if diagnosis.numbers else "",
         f"**Next:** {escape(diagnosis.next_step)}",
         _fenced(first.toml, "toml") if first is not None and first.toml else "",
         _emulation(run.emulated),

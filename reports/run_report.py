@@ -103,6 +103,7 @@ def _card(diagnosis: Diagnosis) -> VerdictCard:
     return VerdictCard(
         verdict=diagnosis.headline,
         why=(diagnosis.why,),
+        numbers=diagnosis.numbers,
         next=(diagnosis.next_step,),
         command=say_settings(knobs),
         bad=primary is not None and primary.is_sickness,

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 
 from profiler.capacity import Loads
-from profiler.finding import Evidence, Finding, Remedy, Verdict
+from profiler.finding import Evidence, Finding, Remedy, Verdict, cost_name
 from profiler.timeline import Timeline
 from profiler.waits import family_of
 
@@ -66,7 +66,7 @@ def judge(case: Case, timeline: Timeline) -> Finding:
         confidence=confidence,
         summary=summary,
         range_s=timeline.range_s,
-        evidence=(share("throughput lost to it", cost, unknown), *evidence),
+        evidence=(share(cost_name, cost, unknown), *evidence),
         remedy=case.remedy if verdict == "supported" else None,
         condition=case.condition,
         is_sickness=True,

@@ -91,7 +91,7 @@ def test_a_diagnosis_from_outside_names_what_is_missing(tmp_path: Path) -> None:
     assert diagnosis.primary is not None
     assert diagnosis.primary.cause == "not-enough-data"
     assert "tells nothing of its stages" in diagnosis.headline
-    assert "CPU cores in use: 1.5" in diagnosis.why
+    assert "CPU cores in use: 1.5" in diagnosis.numbers
     assert "depths of queues" in diagnosis.next_step
 
 
