@@ -6,6 +6,7 @@ No samplers run beside it. Knows nothing of why it runs.
 from __future__ import annotations
 
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,3 +71,11 @@ def rates(measured: Throughput) -> dict[str, Any]:
         "windows": measured.windows_used,
         "reason": measured.reason,
     }
+
+
+def pack(runs: Path, archive: Path) -> None:
+    """All run directories in `runs` as one file, written whole or not at all."""
+    part = archive.with_suffix(".part")
+    with tarfile.open(part, "w:xz", preset=1) as file:
+        file.add(runs, runs.name)
+    part.replace(archive)

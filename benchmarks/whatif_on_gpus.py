@@ -18,7 +18,6 @@ import math
 import os
 import shutil
 import sys
-import tarfile
 import tempfile
 import time
 from dataclasses import asdict, dataclass, field
@@ -34,7 +33,7 @@ import torch
 from benchmarks.drafter_case import block_size, make_documents
 from benchmarks.hop_speeds import measure_hops
 from benchmarks.lent_roles import LentRoles
-from benchmarks.recorded_run import rates, record_here
+from benchmarks.recorded_run import pack, rates, record_here
 from benchmarks.result_file import write_result
 from benchmarks.whatif_score import judge, score
 from dflash.contract.config import TrainConfig, load_config
@@ -223,10 +222,7 @@ class Page:
         }
         figures = {**score(rows, rates), "elapsed_s": self.elapsed_s, "base": self.base, "rows": self.rows}
         write_result(self.choice.out / "whatif_on_gpus.json", "whatif_on_gpus", {**facts, **figures})
-        archive = self.choice.out / "runs.tar.xz"
-        with tarfile.open(archive.with_suffix(".part"), "w:xz", preset=1) as file:
-            file.add(self.runs, "runs")
-        archive.with_suffix(".part").replace(archive)
+        pack(self.runs, self.choice.out / "runs.tar.xz")
 
 
 def pace(trainer: Trainer) -> None:
@@ -265,7 +261,7 @@ def main() -> int:
     choice.out.mkdir(parents=True, exist_ok=True)
     place = Path(tempfile.mkdtemp(prefix="whatif-"))
     try:
-        page = Page(choice, place)
+        page = Page(choice, place / "runs")
         page.measure_base()
         for number, changes in enumerate(settings[: choice.first]):
             page.measure(number, changes)

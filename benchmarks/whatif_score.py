@@ -13,6 +13,7 @@ import numpy as np
 Row = Mapping[str, Any]
 median_goal: Final = 0.05
 p90_goal: Final = 0.10
+equal_share: Final = 0.02  # two rates that lie no further apart count as equal
 
 
 def judge(row: Row) -> dict[str, Any]:
@@ -52,3 +53,38 @@ def repeat_noise(rates: Sequence[float]) -> float | None:
     if len(rates) < 2:
         return None
     return (max(rates) - min(rates)) / 2 / (sum(rates) / len(rates))
+
+
+def judge_ranking(base: str, rows: Sequence[Row], now: float | None = None) -> dict[str, Any] | None:
+    """Whether the setting with the best forecast is the best measured one; None with fewer than two measured.
+
+    `now`: the base's own rate; where no setting gains, nothing is there to be first.
+    """
+    known = [row for row in rows if row["measured"]]
+    if len(known) < 2:
+        return None
+    first = max(known, key=lambda row: float(row["predicted"]))
+    best = max(known, key=lambda row: float(row["measured"]))
+    return {
+        "base": base,
+        "first": first["setting"],
+        "best": best["setting"],
+        "settings": len(known),
+        "behind": 1.0 - first["measured"] / best["measured"],
+        "best_gain": None if now is None else best["measured"] / now - 1.0,
+    }
+
+
+def score_rankings(rankings: Sequence[Row]) -> dict[str, Any]:
+    """How often the first-ranked was the best, or no further behind than runs of one setting lie apart."""
+    if not rankings:
+        return {"rankings": 0}
+    behind = np.array([ranking["behind"] for ranking in rankings])
+    return {
+        "rankings": len(rankings),
+        "best": int((behind <= 0).sum()),
+        "best_or_equal": int((behind <= equal_share).sum()),
+        "best_or_equal_share": float((behind <= equal_share).mean()),
+        "equal_within": equal_share,
+        "largest_behind": float(behind.max()),
+    }
