@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -137,12 +138,16 @@ class Trainer:
         for stage in stages:
             stage.thread.start()
             self._compilations.add_thread(stage.thread, stage.probe)
+        interval_s = sys.getswitchinterval()
+        sys.setswitchinterval(self.config.pipeline.switch_interval_ms / 1e3)
         try:
             self._supervise(stages, watch)
         except BaseException as error:  # also an interrupt: the stages must not outlive their trainer
             self.state.stop_now(f"{type(error).__name__} in the main thread")
             self._end(stages)
             raise
+        finally:
+            sys.setswitchinterval(interval_s)
         self._end(stages)
         if self.config.run.checkpoint_every >= 0:
             self._save()

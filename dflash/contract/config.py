@@ -188,6 +188,14 @@ class PipelineConfig:
     )
     token_budget: int = knob(8192, help="tokens in one batch, at most", unit="tokens", low=16, neutral=True)
     prefetch_depth: int = knob(8, help="batches waiting for targets, at most", low=1, high=1024, neutral=True)
+    switch_interval_ms: float = knob(
+        0.1,
+        help="how long a thread that wants the GIL lets the holder go on; Python's own default is 5",
+        unit="ms",
+        low=0.01,
+        high=100,
+        neutral=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from profiler.capacity import Loads, StageLoad, measure_loads
-from profiler.finding import Evidence, Finding, Remedy
+from profiler.finding import Evidence, Finding, Remedy, Scalar
 from profiler.rules.verdicts import Case, Check, judge, percent, quantity, share, unjudged
 from profiler.timeline import Timeline
 
@@ -17,6 +17,7 @@ contender_share: Final = (
     0.05  # of its time that a thread waits, from where on it is one of those that contend
 )
 about_one_core: Final = 1.5
+sooner_ms: Final = 0.1  # switch interval beyond which a holder is asked too late
 busy_share: Final = 0.5  # of its time running, or ready to, from where on a thread is pointed to
 other_process: Final = "the stages run in another process than the one whose GIL was watched"
 _no_cpu_times: Final = "CPU time of threads was not sampled"
@@ -137,14 +138,19 @@ def _remedy(timeline: Timeline) -> Remedy:
         "less, and work for the CPU belongs into processes of its own. More threads make it worse. While it "
         "runs, `dflash-profile holder RUN` names the line that holds the GIL."
     )
+    knobs: dict[str, Scalar] = {}
+    asked_ms = 0.0 if timeline.config is None else timeline.config.pipeline.switch_interval_ms
+    if asked_ms > sooner_ms:
+        knobs = {"pipeline.switch_interval_ms": sooner_ms}
+        text = f"A holder is asked to let go after {asked_ms:g} ms: ask sooner. {text}"
     rows = timeline.threads[["stage", "index"]].itertuples(index=False)
     stages = {f"{stage}-{index}" for stage, index in rows}
     for name, held in timeline.gil.holders[:1]:
         if name not in stages:
             move = f"Move what thread {name} does into a process of its own: it holds the GIL"
-            return Remedy(f"{move} {percent(held)} of the time. {text}")
+            return Remedy(f"{move} {percent(held)} of the time. {text}", knobs)
     if (bystander := _bystander(timeline)) is not None:
         name, used = bystander
         busy = f"T{name[1:]}, uses {percent(used)} of a core"
-        return Remedy(f"{busy}: if that is Python, move it into a process of its own. {text}")
-    return Remedy(text)
+        return Remedy(f"{busy}: if that is Python, move it into a process of its own. {text}", knobs)
+    return Remedy(text, knobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -12,8 +13,8 @@ from dflash.contract.config import load_config
 from dflash.contract.events import Probe, event_schema
 from dflash.devices import LogicalDevice
 from dflash.loss_health import LossHealth
-from dflash.window_end import WindowFigures
 from dflash.trainer import prepare
+from dflash.window_end import WindowFigures
 from tests.small_training import on_logical_devices
 
 small = (*on_logical_devices, "run.max_steps=4")
@@ -55,3 +56,12 @@ def test_a_loss_that_is_not_healthy_is_a_warning_in_the_events(monkeypatch: pyte
     (warning,) = [row for row in run() if row["name"] == "warning"]
     assert (warning["kind"], warning["window"], warning["stage"]) == ("mark", 2, "trainer")
     assert warning["note"] == "it stands still"
+
+
+def test_threads_ask_for_the_gil_as_soon_as_the_knob_says_while_they_run() -> None:
+    before, seen = sys.getswitchinterval(), set[float]()
+    trainer = prepare(load_config(None, (*small, "pipeline.switch_interval_ms=0.25")))
+    trainer.window_done = lambda window, figures: seen.add(sys.getswitchinterval())
+    trainer.run()
+    assert seen == {pytest.approx(0.25e-3)}
+    assert sys.getswitchinterval() == before

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis, Finding
-from profiler.rules.gil_contention import other_process
+from profiler.rules.gil_contention import check, other_process
 from profiler.run import Run
 from profiler.timeline import Timeline
 from tests.gil_samples import Shares, add_gil, stages
@@ -66,6 +67,20 @@ def test_a_stage_that_holds_it_is_not_to_be_moved_elsewhere(tmp_path: Path) -> N
     remedy = gil_of(diagnosed(tmp_path, everywhere(0.55), holder="target-0")).remedy
     assert remedy is not None
     assert "target-0" not in remedy.text
+
+
+@pytest.mark.parametrize(("asked_ms", "knobs"), [(5.0, {"pipeline.switch_interval_ms": 0.1}), (0.1, {})])
+def test_a_holder_that_is_asked_late_is_to_be_asked_sooner(
+    tmp_path: Path, asked_ms: float, knobs: dict[str, float]
+) -> None:
+    timeline = Timeline.of(Run.open(add_gil(play(tmp_path / "run"), everywhere(0.55))))
+    assert timeline.config is not None
+    config = timeline.config.replacing({"pipeline.switch_interval_ms": asked_ms})
+    (finding,) = check(dataclasses.replace(timeline, config=config))
+    remedy = finding.remedy
+    assert remedy is not None
+    assert remedy.knobs == knobs
+    assert ("after 5 ms: ask sooner" in remedy.text) == bool(knobs)
 
 
 def test_the_busiest_thread_that_is_no_stage_is_pointed_to(tmp_path: Path) -> None:
