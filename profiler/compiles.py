@@ -1,13 +1,82 @@
-"""What torch.compile cost each stage thread in a range. Knows nothing of why it compiled."""
+"""What torch.compile cost each stage thread in a range, and when. Knows nothing of why it compiled."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pandas as pd
 
 from profiler.waits import stages
 
+least_part: Final = 0.1  # of the range that compilations must go on for, to have a time of their own
+least_s: Final = 10.0
+_least_windows: Final = 5  # with a compilation, and without, to be compared
+_least_certainty: Final = 3.0  # standard errors between their paces
 compile_columns = ["stage", "index", "compiles", "recompiles", "seconds"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompileStretch:
+    """The time from the first recompilation of a range to the last and the pause after it."""
+
+    begin_s: float  # since the run's start
+    end_s: float
+    seconds: float  # compiling meanwhile, all threads
+    lost_share: float | None  # of the throughput, against windows without one; None: they cannot be compared
+
+    @property
+    def length_s(self) -> float:
+        return self.end_s - self.begin_s
+
+
+def find_stretch(
+    events: pd.DataFrame, windows: pd.DataFrame, lo_ns: int, hi_ns: int, start_ns: int
+) -> CompileStretch | None:
+    """Where in [lo_ns, hi_ns) stages compile again and again; None where they do not, or too shortly."""
+    mine = events[events["stage"].isin(stages)]
+    gauges = mine[(mine["kind"] == "gauge") & (mine["name"] == "recompiles")]
+    rises = [
+        g["t_ns"][g["value"].diff().fillna(g["value"]) > 0] for _, g in gauges.groupby(["stage", "index"])
+    ]
+    times = np.unique(pd.concat(rises).to_numpy(dtype=np.int64)) if rises else np.zeros(0, dtype=np.int64)
+    times = times[(times >= lo_ns) & (times < hi_ns)]
+    if len(times) < 2:
+        return None
+    pause_ns = float(np.median(np.diff(times)))
+    begin, end = float(times[0]), min(float(times[-1]) + pause_ns, float(hi_ns))
+    if end - begin < max(least_part * (hi_ns - lo_ns), least_s * 1e9):
+        return None
+    spans = mine[(mine["kind"] == "span") & (mine["name"] == "compile")]
+    starts = spans["t_ns"].to_numpy(dtype=float)
+    ends = starts + spans["dur_ns"].to_numpy(dtype=float)
+    spent_ns = float((ends.clip(begin, end) - starts.clip(begin, end)).sum())
+    return CompileStretch(
+        begin_s=(begin - start_ns) / 1e9,
+        end_s=(end - start_ns) / 1e9,
+        seconds=spent_ns / 1e9,
+        lost_share=_lost(windows, np.r_[times, starts], np.r_[times, ends], begin, end),
+    )
+
+
+def _lost(
+    windows: pd.DataFrame, starts: np.ndarray, ends: np.ndarray, begin: float, end: float
+) -> float | None:
+    """What windows in [begin, end) lose to those among them in which nothing is compiled."""
+    known = windows[windows["tokens"].notna() & (windows["seconds"] > 0)]
+    known = known[(known["end_ns"] > begin) & (known["start_ns"] < end)]
+    opened = np.searchsorted(np.sort(starts), known["end_ns"].to_numpy(dtype=float), side="left")
+    closed = np.searchsorted(np.sort(ends), known["start_ns"].to_numpy(dtype=float), side="left")
+    hit = opened > closed
+    if hit.sum() < _least_windows or (~hit).sum() < _least_windows:
+        return None
+    paces = (known["tokens"] / known["seconds"]).to_numpy(dtype=float)
+    error = np.sqrt(paces[hit].var() / hit.sum() + paces[~hit].var() / (~hit).sum())
+    if paces[~hit].mean() - paces[hit].mean() < _least_certainty * error:
+        return 0.0
+    quiet = known["tokens"][~hit].sum() / known["seconds"][~hit].sum()
+    return max(1.0 - float(known["tokens"].sum() / known["seconds"].sum() / quiet), 0.0)
 
 
 def count_compiles(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
@@ -18,18 +87,22 @@ def count_compiles(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame
     inside = (start + spans["dur_ns"].to_numpy(dtype=np.int64)).clip(lo_ns, hi_ns) - start.clip(lo_ns, hi_ns)
     spans = spans.assign(seconds=inside / 1e9)[inside > 0]
     gauges = mine[(mine["kind"] == "gauge") & (mine["name"] == "recompiles")]
-    rows = [
-        {
-            "stage": str(key[0]),
-            "index": key[1],
-            "compiles": len(group),
-            "recompiles": _rise(
-                gauges[(gauges["stage"] == key[0]) & (gauges["index"] == key[1])], lo_ns, hi_ns
-            ),
-            "seconds": float(group["seconds"].sum()),
-        }
-        for key, group in spans.groupby(["stage", "index"], observed=True)
-    ]
+    told = pd.concat([spans, gauges[gauges["t_ns"].between(lo_ns, hi_ns, inclusive="left")]])
+    rows = []
+    for key in told[["stage", "index"]].drop_duplicates().itertuples(index=False):
+        own = (
+            frame[(frame["stage"] == key.stage) & (frame["index"] == key.index)] for frame in (spans, gauges)
+        )
+        timed, counted = own
+        rows.append(
+            {
+                "stage": str(key.stage),
+                "index": key.index,
+                "compiles": len(timed),
+                "recompiles": _rise(counted, lo_ns, hi_ns),
+                "seconds": float(timed["seconds"].sum()),
+            }
+        )
     return pd.DataFrame(rows, columns=compile_columns)
 
 

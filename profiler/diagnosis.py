@@ -90,7 +90,7 @@ def _consider(timeline: Timeline) -> list[Finding]:
     whole = [finding for rule in all_rules for finding in rule(timeline)]
     if not timeline.segments:
         return whole
-    parts = [[finding for rule in all_rules for finding in rule(part)] for part in timeline.segments]
+    parts = [_of_stretch(timeline, place) for place in range(len(timeline.segments))]
     told = [tuple(finding.cause for finding in part if finding.supported) for part in parts]
     if len(set(told)) == 1:
         return whole
@@ -102,6 +102,15 @@ def _consider(timeline: Timeline) -> list[Finding]:
     rest = {finding.cause: finding for finding in longest if not finding.supported}
     rest |= {finding.cause: finding for finding in whole if not finding.supported}
     return named + [finding for cause, finding in rest.items() if cause not in causes]
+
+
+def _of_stretch(timeline: Timeline, place: int) -> list[Finding]:
+    """Every rule on one stretch. What holds over its steady part holds from the stretch before it on."""
+    part = timeline.segments[place]
+    begin_s = timeline.segments[place - 1].range_s[1] if place else part.range_s[0]
+    whole = (min(begin_s, part.range_s[0]), part.range_s[1])
+    found = [finding for rule in all_rules for finding in rule(part)]
+    return [replace(f, range_s=whole) if f.range_s == part.range_s else f for f in found]
 
 
 def _joined(findings: list[Finding]) -> list[Finding]:

@@ -1,7 +1,8 @@
 """Windows of a run, and which of them are steady: warm-up is cut by MSER.
 
 MSER (White 1997) drops the first d windows, with d chosen so that the standard error of the mean rate of the
-rest is smallest, at most half of them. Knows nothing of stages or queues.
+rest is smallest, at most half of them. Where most of them are like the rest, only the start that is not is
+dropped. Knows nothing of stages or queues.
 """
 
 from __future__ import annotations
@@ -15,9 +16,11 @@ from numpy.typing import NDArray
 
 min_windows = 10  # steady windows below which there is no number
 unsettled_ratio = 4.0  # squared standard errors: above it, keeping ten windows would keep warm-up too
+unlike_percentiles = (10.0, 90.0)  # of the later windows: outside of them a window is unlike them
 method_text = (
     "real tokens from window end to window end; warm-up cut where the standard error of the mean window rate "
-    "is smallest (MSER), at most half of the windows; 90 % interval by a moving-block bootstrap over windows"
+    "is smallest (MSER), at most half of the windows, and most of them unlike later ones; 90 % interval by a "
+    "moving-block bootstrap over windows"
 )
 _note_counts = ("documents", "supervised_tokens", "processed_tokens")
 
@@ -97,7 +100,7 @@ def find_warmup(rates: NDArray[np.float64]) -> tuple[int, str | None]:
     Ten windows are kept if that does not keep warm-up with them.
     """
     errors = squared_errors(rates)[: len(rates) // 2 + 1]
-    best = int(np.argmin(errors))
+    best = _unlike_the_rest(rates, int(np.argmin(errors)))
     keepable = len(rates) - min_windows
     if best <= keepable:
         return best, None
@@ -108,6 +111,18 @@ def find_warmup(rates: NDArray[np.float64]) -> tuple[int, str | None]:
         f"warm-up took {best} of {len(rates)} windows; {len(rates) - best} steady ones are left, "
         f"at least {min_windows} are needed"
     )
+
+
+def _unlike_the_rest(rates: NDArray[np.float64], cut: int) -> int:
+    """The longest start within the cut of which most windows are slower (or faster) than later ones.
+
+    A pause or a stall draws the cut behind it, and is no warm-up: most windows before it are like the rest.
+    """
+    low, high = np.percentile(rates[cut:], unlike_percentiles)
+    start, places = rates[:cut], np.arange(1, cut + 1)
+    slow, fast = np.cumsum(start < low), np.cumsum(start > high)
+    lasting = np.flatnonzero(2 * np.maximum(slow, fast) > places)
+    return int(lasting[-1]) + 1 if len(lasting) else 0
 
 
 def squared_errors(rates: NDArray[np.float64]) -> NDArray[np.float64]:

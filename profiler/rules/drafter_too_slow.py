@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from profiler.capacity import Loads, measure_loads
@@ -14,6 +15,7 @@ from profiler.rules.verdicts import (
     judge,
     named_cost_share,
     nearly_full,
+    percent,
     quantity,
     queue_evidence,
     share,
@@ -26,10 +28,13 @@ step_work: Final = ("forward", "backward", "sum", "optimizer", "load", "compile"
 
 
 def cost(timeline: Timeline, loads: Loads) -> float | None:
-    """How much faster targets are than the drafters' work alone: copies and waits are other causes."""
+    """How much faster targets are than the drafters' work alone: copies and waits are other causes.
+
+    Of targets the waits for the GIL do not count either: work is set against work.
+    """
     alone = loads.drafter.busy - per_step_scalar_sync.waited(timeline, loads.drafter)
     work = loads.drafter.seconds_per_token(alone)
-    forward = loads.target.seconds_per_token(loads.target.occupied)
+    forward = loads.target.seconds_per_token(loads.target.occupied - loads.target.gil_wait)
     if not work or forward is None:
         return None
     return max(1.0 - max((forward, *loads.prefetch_pace)) / work, 0.0)
@@ -89,6 +94,20 @@ def _remedy(side: list[tuple[str, float]], knobs: dict[str, Scalar], *, pays: bo
     if not knobs:
         return Remedy(f"{move}, or make the drafters' step cheaper.")
     return Remedy(f"{move}: pipeline.split={knobs['pipeline.split']}.", knobs)
+
+
+def with_split(finding: Finding, split: str, gain: float) -> Finding:
+    """The finding with a remedy that a forecast has chosen: another split, over other devices too."""
+    spared = finding.remedy.text.partition("Make the")[0].partition("Move a")[0] if finding.remedy else ""
+    text = (
+        f"{spared}Give the drafters more of the work's devices: of all splits of the devices there are, "
+        f"pipeline.split={split} is forecast to bring most, {percent(gain)} more tokens/s."
+    )
+    return replace(
+        finding,
+        remedy=Remedy(text, {"pipeline.split": split}),
+        condition="the forecast holds, and the devices it counts on are free",
+    )
 
 
 def _split_evidence(knobs: dict[str, Scalar], bound: float | None) -> Evidence | None:

@@ -74,6 +74,19 @@ def test_at_most_half_is_cut() -> None:
     assert cut == 20
 
 
+@pytest.mark.parametrize("stalls", [range(20, 24), range(0, 36, 6)], ids=["a pause", "now and then"])
+def test_stalls_are_no_warm_up(stalls: range) -> None:
+    rates = 1000.0 + np.random.default_rng(1).normal(0, 10, 80)
+    rates[stalls] = 20.0
+    assert find_warmup(rates)[0] <= 2  # by their error alone, all up to the last stall would be cut
+
+
+def test_a_slow_start_before_a_stall_is_cut_alone() -> None:
+    rates = 1000.0 + np.random.default_rng(1).normal(0, 10, 80)
+    rates[:6], rates[30] = 400.0, 20.0
+    assert 6 <= find_warmup(rates)[0] <= 13
+
+
 def test_twenty_windows_always_leave_ten() -> None:
     for seed in range(50):
         cut, reason = find_warmup(np.random.default_rng(seed).normal(100, 10, 20))
