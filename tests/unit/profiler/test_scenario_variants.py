@@ -39,30 +39,18 @@ ranges = {"s07": (482.0, 600.0), "s08": (0.0, 500.0)}
 
 
 @pytest.mark.parametrize(("name", "factor"), [(name, (0.2, 5.0)[i % 2]) for i, name in enumerate(long_ones)])
-def test_other_rates(tmp_path: Path, name: str, factor: float) -> None:
-    diagnosis = diagnosed(variants.slower(load(name), factor), tmp_path)
+def test_other_rates_and_more_noise(tmp_path: Path, name: str, factor: float) -> None:
+    rows = variants.noisy(load(name), 0.08, seed=sick.index(name) if name in sick else 99)
+    diagnosis = diagnosed(variants.slower(rows, factor), tmp_path)
     check_label(diagnosis, name)
     begin_s, end_s = (factor * t for t in ranges.get(name, (0.0, 600.0)))
     check_range(diagnosis, labels[name]["primary"], begin_s, end_s, 600 * factor)
 
 
 @pytest.mark.parametrize("name", long_ones)
-def test_more_gpus_under_other_names(tmp_path: Path, name: str) -> None:
-    check_label(diagnosed(variants.larger(load(name), 2), tmp_path), name)
-
-
-@pytest.mark.parametrize("name", long_ones)
-def test_more_noise(tmp_path: Path, name: str) -> None:
-    diagnosis = diagnosed(
-        variants.noisy(load(name), 0.08, seed=sick.index(name) if name in sick else 99), tmp_path
-    )
-    check_label(diagnosis, name)
-    check_range(diagnosis, labels[name]["primary"], *ranges.get(name, (0.0, 600.0)), 600.0)
-
-
-@pytest.mark.parametrize("name", sorted(set(long_ones) - {"s07"}))
-def test_a_part_of_the_file_whose_clock_begins_elsewhere(tmp_path: Path, name: str) -> None:
-    check_label(diagnosed(variants.shifted(load(name), 86_400.0, part=0.4), tmp_path), name)
+def test_a_part_of_a_file_of_more_gpus_whose_clock_begins_elsewhere(tmp_path: Path, name: str) -> None:
+    part = 1.0 if name == "s07" else 0.4  # its cause comes at the end
+    check_label(diagnosed(variants.shifted(variants.larger(load(name), 2), 86_400.0, part), tmp_path), name)
 
 
 @pytest.mark.parametrize("name", ["s02", "s03", "s04", "s05", "s10"])
@@ -71,10 +59,10 @@ def test_weaker_and_stronger(tmp_path: Path, name: str, strength: float) -> None
     check_label(diagnosed(variants.blended(load(name), strength), tmp_path), name)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 def test_a_healthy_run_is_not_accused(tmp_path: Path, seed: int) -> None:
-    rows = variants.noisy(load("s14"), 0.03 + 0.02 * seed, seed)
-    diagnosis = diagnosed(variants.slower(rows, 0.3 * (seed + 1)), tmp_path)
+    rows = variants.noisy(load("s14"), 0.04 + 0.03 * seed, seed)
+    diagnosis = diagnosed(variants.slower(rows, 0.3 + 0.5 * seed), tmp_path)
     assert not [finding.cause for finding in diagnosis.findings if finding.supported and finding.is_sickness]
 
 
@@ -120,7 +108,7 @@ def test_fragmentation_has_its_time(tmp_path: Path) -> None:
 
 
 same_split = ["s02", "s03", "s04", "s05", "s08"]
-pairs = [(a, same_split[(i + step) % 5]) for i, a in enumerate(same_split) for step in (1, 3)]
+pairs = [(a, same_split[(i + 1 + i % 3) % 5]) for i, a in enumerate(same_split)]  # each comes first once
 
 
 @pytest.mark.parametrize(("first", "second"), pairs)
@@ -136,13 +124,12 @@ def test_two_causes_in_turn_are_told_with_their_times(tmp_path: Path, first: str
         check_range(diagnosis, cause, begin_s, end_s, 600)
 
 
-@pytest.mark.parametrize("name", ["s02", "s03", "s04", "s05"])
-@pytest.mark.parametrize("part", [0.3, 0.7])
+@pytest.mark.parametrize(("name", "part"), [("s02", 0.3), ("s03", 0.7), ("s04", 0.3), ("s05", 0.7)])
 def test_a_sickness_that_begins_or_ends_is_told_with_its_time(tmp_path: Path, name: str, part: float) -> None:
     begins = diagnosed(variants.in_turn(load("s14"), load(name), part), tmp_path)
     check_range(begins, labels[name]["primary"], 600 * part, 600, 600)
     assert begins.primary is not None
     assert begins.primary.cause == labels[name]["primary"]
     (tmp_path / "b").mkdir()
-    ends = diagnosed(variants.in_turn(load(name), load("s14"), part), tmp_path / "b")
-    check_range(ends, labels[name]["primary"], 0, 600 * part, 600)
+    ends = diagnosed(variants.in_turn(load(name), load("s14"), 1 - part), tmp_path / "b")
+    check_range(ends, labels[name]["primary"], 0, 600 * (1 - part), 600)
