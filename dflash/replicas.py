@@ -49,7 +49,9 @@ class Replica:
         self._float_gradients: dict[int, Tensor] = {}
         for index, parameter in enumerate(self.parameters):
             if parameter.dtype != torch.float32:
-                add = partial(self._add_in_float, index)
+                # A hook that held this object would keep its weights on the device for good: the cycle leads
+                # through C++, where the collector sees nothing.
+                add = partial(_add_in_float, self._float_gradients, index)
                 parameter.register_post_accumulate_grad_hook(add)  # type: ignore[no-untyped-call]
 
     @property
@@ -71,14 +73,6 @@ class Replica:
         self.train(HiddenStates(batch=self.plan(batch), taps=taps))
         self.take_gradients()
         self.take_figures()
-
-    def _add_in_float(self, index: int, parameter: Tensor) -> None:
-        gradient, parameter.grad = parameter.grad, None
-        assert gradient is not None
-        if index in self._float_gradients:
-            self._float_gradients[index].add_(gradient)
-        else:
-            self._float_gradients[index] = gradient.float()
 
     def train(self, item: HiddenStates) -> None:
         """Forward, loss and backward of one batch; gradients and figures add up until `take_gradients`."""
@@ -125,6 +119,16 @@ class Replica:
     def await_weights(self) -> None:
         """Let what the calling thread enqueues wait for the weights of the last step."""
         self.settled.order_stream()
+
+
+def _add_in_float(sums: dict[int, Tensor], index: int, parameter: Tensor) -> None:
+    """Move the gradient of a parameter of lower precision into its float32 sum."""
+    gradient, parameter.grad = parameter.grad, None
+    assert gradient is not None
+    if index in sums:
+        sums[index].add_(gradient)
+    else:
+        sums[index] = gradient.float()
 
 
 class ReplicaGroup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable
 from typing import Any, cast
@@ -16,6 +17,8 @@ from dflash.contract.errors import DFlashError
 from dflash.contract.events import Probe, event_schema, silent
 from dflash.devices import LogicalDevice, Moment, reached
 from dflash.replicas import Replica, ReplicaGroup
+from dflash.trainer import prepare
+from tests.small_training import on_logical_devices
 
 window = WindowInfo(
     step=3,
@@ -188,3 +191,14 @@ def test_after_a_gradient_that_is_not_finite_no_step_changes_the_weights() -> No
     for end in (poisoned, following):
         with pytest.raises(DFlashError, match="not finite"):
             end.figures(silent)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_replica_that_nobody_needs_gives_its_weights_back(dtype: str) -> None:
+    # Gigabytes of a GPU stayed with every trainer of a process.
+    trainer = prepare(load_config(None, (*on_logical_devices, f"drafter.dtype={dtype}", "run.max_steps=2")))
+    trainer.run()
+    weights = [weakref.ref(parameter) for parameter in trainer.group.leader.parameters]
+    del trainer
+    gc.collect()
+    assert not [weight for weight in weights if weight() is not None]
