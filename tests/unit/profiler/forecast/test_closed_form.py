@@ -31,6 +31,18 @@ def test_the_limit_is_named_and_priced() -> None:
     assert estimate(link, two_stages, link.windows).limit == "links"
 
 
+def test_roles_on_one_gpu_do_more_than_in_turns_but_in_lockstep() -> None:
+    shared = replace(two_stages, drafter_places=(0,))
+    faster = replace(plain, sharing_gain=1.25)
+    for now, gain in ((shared, 1.25), (replace(shared, lockstep=True), 1.0), (two_stages, 1.0)):
+        ways = [
+            (estimate(m, now, m.windows).tokens_per_s, simulate(m, now, m.windows, seed=None).tokens_per_s)
+            for m in (plain, faster)
+        ]
+        for before, after in zip(*ways, strict=True):
+            assert after / before == pytest.approx(gain, rel=0.01)
+
+
 def test_slowdowns_need_cores() -> None:
     assert stage_slowdowns(plain, two_stages, plain.windows) == (1.0, 1.0, 1.0)
     crowded = replace(plain, cores=1.0)

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.forecast_coverage import draw_case, observe_played, play_truth
 from profiler.forecast.fitting import fit_line, fit_model
+from profiler.forecast.model import Line
 
 
 def test_a_line_is_found_under_noise_and_wild_batches() -> None:
@@ -65,3 +66,13 @@ def test_work_slowed_by_its_neighbours_is_fitted_as_if_alone() -> None:
     slowed = float(np.mean(seen.samples["target"].seconds))
     assert model.forward.at(1000) <= slowed
     assert model.forward.at(1000) == pytest.approx(case.truth.forward.at(1000), rel=0.12)
+
+
+def test_gradients_never_summed_take_a_copy_on_gpus_and_nothing_on_logical_devices() -> None:
+    case = replace(draw_case(1), bend=0.0)
+    seen = replace(observe_played(case, play_truth(case, case.now, 1)), merge_s=None, gradient_bytes=2e9)
+    links = {"peer": Line(0.001, 1e-10)}
+    seen = replace(seen, links=links, measured_hops=frozenset(), emulated=False)
+    assert fit_model([seen]).model.merge_s == pytest.approx(0.201)
+    assert fit_model([replace(seen, emulated=True)]).model.merge_s == 0.0
+    assert fit_model([replace(seen, links={})]).model.merge_s == 0.0
