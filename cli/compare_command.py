@@ -27,6 +27,9 @@ def compare_runs(
     out: Annotated[
         Path | None, typer.Option("--out", metavar="FILE", help="Also write the comparison there, as JSON.")
     ] = None,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Also write it there as one HTML page.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Say what changed from run A to run B.
@@ -42,6 +45,10 @@ def compare_runs(
     comparison = compare(Run.open(a), Run.open(b), limit=limit)
     if out is not None:
         write_json(out, comparison.to_json())
+    if html is not None:
+        from reports.comparison_report import write_comparison_report
+
+        write_comparison_report(comparison, html)
     if as_json:
         print_json(comparison.to_json())
     else:

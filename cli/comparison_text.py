@@ -7,25 +7,22 @@ from typing import TYPE_CHECKING
 
 from cli.layout import facts, plain, table
 from reports import text
+from reports.comparison_rows import StageRow, list_figures, list_stages
 
 if TYPE_CHECKING:
     from profiler.comparability import Difference
     from profiler.comparison import Comparison
-    from profiler.side_figures import Figure
-    from profiler.stage_changes import StageChange
     from profiler.throughput import Throughput
-
-least_share = 0.005  # of a stage's time in either run: smaller parts are in the JSON only
 
 
 def describe_comparison(comparison: Comparison) -> str:
     """The verdict, then the figures behind it."""
     blocks = [_card(comparison)]
     if comparison.stages:
-        blocks.append("STAGES\n" + _stages(comparison.stages))
-    figures = [*comparison.copies, *comparison.depths, *comparison.memory]
-    if any(figure.a is not None or figure.b is not None for figure in figures):
-        blocks.append("COPIES, QUEUES, MEMORY\n" + _figures(figures))
+        blocks.append("STAGES\n" + _stages(list_stages(comparison.stages)))
+    figures = list_figures([*comparison.copies, *comparison.depths, *comparison.memory])
+    if figures:
+        blocks.append("COPIES, QUEUES, MEMORY\n" + table(("figure", "A", "B"), figures))
     for title, found in (("KNOBS", comparison.knobs), ("SURROUNDINGS", comparison.surroundings)):
         if found:
             blocks.append(f"{title} THAT DIFFER\n" + _differences(found))
@@ -63,48 +60,9 @@ def _rate(measured: Throughput) -> str:
     )
 
 
-def _stages(changes: Sequence[StageChange]) -> str:
-    totals: dict[str, list[float]] = {}
-    for change in changes:
-        total = totals.setdefault(change.stage, [0.0, 0.0])
-        total[0] += change.a_s_per_token
-        total[1] += change.b_s_per_token
-    rows = [
-        (
-            change.stage,
-            change.part,
-            text.duration(change.a_s_per_batch, "no batches"),
-            text.duration(change.b_s_per_batch, "no batches"),
-            f"{100 * change.stage_share:+.1f} %",
-            "beyond noise" if change.beyond_noise else "within noise",
-        )
-        for change in changes
-        if max(
-            change.a_s_per_token / (totals[change.stage][0] or 1),
-            change.b_s_per_token / (totals[change.stage][1] or 1),
-        )
-        >= least_share
-    ]
-    return table(("stage", "part", "A, a batch", "B, a batch", "of stage", ""), rows)
-
-
-def _figures(figures: Sequence[Figure]) -> str:
-    rows = [
-        (figure.name, _value(figure.a, figure), _value(figure.b, figure))
-        for figure in figures
-        if figure.a is not None or figure.b is not None
-    ]
-    return table(("figure", "A", "B"), rows)
-
-
-def _value(value: float | None, figure: Figure) -> str:
-    if value is None:
-        return text.missing(figure.reason)
-    if figure.unit == "s":
-        return text.duration(value)
-    if figure.unit == "bytes":
-        return text.data_size(value)
-    return text.share(value) if figure.unit == "share" else f"{text.significant(value)} {figure.unit}"
+def _stages(rows: Sequence[StageRow]) -> str:
+    cells = [(row.stage, row.part, row.a, row.b, row.change, row.noise) for row in rows]
+    return table(("stage", "part", "A, a batch", "B, a batch", "of stage", ""), cells)
 
 
 def _differences(found: Sequence[Difference]) -> str:

@@ -76,9 +76,9 @@ def duration(seconds: float | None, reason: str | None = None) -> str:
     size = abs(seconds)
     if size == 0:
         return f"0{nbsp}s"
-    if size < 1e-3:
+    if size < 0.9995e-3:  # from there on it would round to 1,000
         return f"{significant(seconds * 1e6)}{nbsp}µs"
-    if size < 1:
+    if size < 0.9995:
         return f"{significant(seconds * 1e3)}{nbsp}ms"
     if size < 2 * _minute_s:
         return f"{significant(seconds)}{nbsp}s"

@@ -95,3 +95,15 @@ def test_limits(text: str, share: float) -> None:
 def test_what_is_no_limit_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="not a limit"):
         parse_limit(text)
+
+
+def test_a_page_is_written_where_it_is_wanted_and_stdout_stays_as_it_was(
+    call: Call, runs: Path, tmp_path: Path
+) -> None:
+    arguments = ("compare", str(runs / "a"), str(runs / "slow"), "--json")
+    _, alone, _ = call("dflash-profile", *arguments)
+    code, out, err = call("dflash-profile", *arguments, "--html", str(tmp_path / "c.html"))
+    assert (code, out, err) == (0, alone, "")
+    assert json.loads(out)["verdict"] in (tmp_path / "c.html").read_text(encoding="utf-8").replace(
+        "&#39;", "'"
+    )

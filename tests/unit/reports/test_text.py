@@ -60,6 +60,7 @@ def test_share(fraction: float, said: str) -> None:
         (0, "0 s"),
         (45e-6, "45.0 µs"),
         (0.32, "320 ms"),
+        (0.99971, "1.00 s"),
         (1.9, "1.90 s"),
         (200, "3 min 20 s"),
         (7500, "2 h 5 min"),
