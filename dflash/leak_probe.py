@@ -13,10 +13,13 @@ from torch import Tensor
 
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError
+from dflash.dense_attention import worth_dense
 from dflash.packing import LayoutKind, lay_out, positions_within
 from dflash.target import Target
 
 lengths = [7, 20, 9]  # of the probe's documents; packed, the last and the first share a row, with padding
+# Those of a second probe where long documents have a kernel of their own, which reads on into the next ones.
+long_lengths = [7, worth_dense + 5, 20, worth_dense]
 
 
 def choose_layout(config: TrainConfig, target: Target) -> LayoutKind:
@@ -49,8 +52,14 @@ def keeps_apart(target: Target, kind: LayoutKind) -> bool:
     """Whether documents that share rows come out as they do alone, untouched by their neighbours."""
     if target.spec.attention_kinds != ("full_attention",):
         return False  # recurrent states run on across documents; windows would be lost in our mask
-    ids = torch.arange(1, sum(lengths) + 1) * 7919 % target.spec.vocab
-    documents = torch.split(ids, lengths)
+    long_too = kind == "flat" and target.dense and target.spec.max_positions >= max(long_lengths)
+    probes = [lengths, long_lengths] if long_too else [lengths]
+    return all(_keeps_apart(target, kind, sizes) for sizes in probes)
+
+
+def _keeps_apart(target: Target, kind: LayoutKind, sizes: list[int]) -> bool:
+    ids = torch.arange(1, sum(sizes) + 1) * 7919 % target.spec.vocab
+    documents = torch.split(ids, sizes)
     together = _probe(target, documents, kind)
     for shared, document in zip(together, documents, strict=True):
         (alone,) = _probe(target, (document,), "padded")

@@ -22,7 +22,7 @@ from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError
 from dflash.devices import resolve_dtype
 from dflash.taps import resolve_taps
-from dflash.target_attention import use_varlen, varlen, varlen_kernel, varlen_obstacle
+from dflash.target_attention import attends_dense, use_varlen, varlen, varlen_kernel, varlen_obstacle
 from dflash.target_body import compile_layers, copy_to, cut
 from dflash.target_shapes import TargetSpec
 from dflash.target_weights import read_target
@@ -111,11 +111,14 @@ class Target:
     def __init__(self, loaded: LoadedTarget, device: torch.device) -> None:
         self.spec, self.device = loaded.spec, device
         self.varlen = loaded.attention == varlen
-        # The kernel in words.
-        self.kernel = f"varlen: {varlen_kernel(device.type)}" if self.varlen else loaded.attention
         self._masked = loaded.attention != "flash_attention_2"  # its kernel reads positions, not masks
         self._body = copy_to(loaded.body, device)
         self.dtype = next(self._body.parameters()).dtype
+        # The kernel in words, and whether long documents of a flat row get one of their own.
+        self.kernel, self.dense = loaded.attention, False
+        if self.varlen:
+            self.kernel = f"varlen: {varlen_kernel(device, self.dtype, self.spec)}"
+            self.dense = attends_dense(device, self.dtype, self.spec)
         self.compiled = compile_layers(self._body) if loaded.compile else []
         self._taps, self._buffer = len(loaded.taps), cast(_Buffer | None, None)
         layers = cast(nn.ModuleList, self._body.layers)
@@ -179,7 +182,7 @@ class Target:
             "input_ids": ids[None],
             "position_ids": places[None],
             "document_starts": begins.int(),
-            "longest_document": max(lengths),
+            "host_document_starts": starts,
         }
 
     def _row_inputs(

@@ -1,9 +1,10 @@
 """Attention of targets over documents that lie back to back in one row, none of which sees another.
 
-One operator, `dflash::attend_documents`, with a variable-length kernel on CUDA and SDPA document by document
-on the CPU; opaque to the compiler. Transformers calls it through its attention interface, by the name
-`varlen`. The target hands the documents over as keyword arguments of its forward call, so several may run at
-once in threads; rows that come without them are attended by SDPA. Knows nothing of batches.
+One operator, `dflash::attend_documents`, opaque to the compiler: on CUDA a variable-length kernel beside
+cuDNN's (`dflash/dense_attention.py`), on the CPU SDPA document by document. Transformers calls it through its
+attention interface, by the name `varlen`. The target hands the documents over as keyword arguments of its
+forward call, so several may run at once in threads; rows that come without them are attended by SDPA. Knows
+nothing of batches.
 
 Shapes: T tokens of all documents, D documents, H heads, K key/value heads (H is a multiple), E head width.
 """
@@ -22,6 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from dflash.contract.errors import ConfigError
+from dflash.dense_attention import Row, attend_by_length, cudnn, worth_dense
 from dflash.target_shapes import TargetSpec
 
 varlen = "varlen_documents"  # for transformers, which takes any name with "flash" in it for its own kernels
@@ -37,17 +39,17 @@ def attend_documents(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    starts: Tensor,
-    longest: int,  # noqa: ARG001 - for kernels on CUDA
+    starts: Tensor,  # noqa: ARG001 - for kernels on CUDA
+    host_starts: Tensor,
     scale: float,
 ) -> Tensor:
     """Causal attention within each document. Returns [T, H, E].
 
     query [T, H, E]; key, value [T, K, E]; starts [D+1] int32, first token of each document and T at the end;
-    `longest`: tokens of the longest document, or more.
+    host_starts [D+1] int64 the same on the CPU, as no device is waited for.
     """
     out = query.new_empty(query.shape)
-    for first, last in itertools.pairwise(starts.tolist()):
+    for first, last in itertools.pairwise(host_starts.tolist()):
         q, k, v = (x[first:last].transpose(0, 1)[None] for x in (query, key, value))
         attended = functional.scaled_dot_product_attention(
             q, k, v, is_causal=True, scale=scale, enable_gqa=True
@@ -62,7 +64,17 @@ def _shape_only(query: Tensor, *_others: object) -> Tensor:
 
 
 @attend_documents.register_kernel("cuda")
-def _on_cuda(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: int, scale: float) -> Tensor:
+def _on_cuda(
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, host_starts: Tensor, scale: float
+) -> Tensor:
+    row = Row(query=query, key=key, value=value, starts=starts, host_starts=host_starts.tolist(), scale=scale)
+    return attend_by_length(row, cudnn, _variable_length).contiguous()
+
+
+def _variable_length(
+    query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest: int, scale: float
+) -> Tensor:
+    """The variable-length kernel over documents of at most `longest` tokens each."""
     if flash_attn_version() is not None:
         from flash_attn import flash_attn_varlen_func
 
@@ -75,7 +87,7 @@ def _on_cuda(query: Tensor, key: Tensor, value: Tensor, starts: Tensor, longest:
         out = varlen_attn(
             query, key, value, starts, starts, longest, longest, scale=scale, **_torch_options()
         )  # type: ignore[assignment]
-    return out.contiguous()
+    return out
 
 
 @cache
@@ -99,12 +111,22 @@ def flash_attn_version() -> str | None:
         return None
 
 
-def varlen_kernel(device_type: str) -> str:
-    """What attends on such devices, in words."""
-    if device_type != "cuda":
+def varlen_kernel(device: torch.device, dtype: torch.dtype, spec: TargetSpec) -> str:
+    """What attends on that device, in words; what has to be tried out for that is."""
+    if device.type != "cuda":
         return "SDPA by document"
     version = flash_attn_version()
-    return f"flash-attn {version}" if version else "torch's flash attention"
+    kernel = f"flash-attn {version}" if version else "torch's flash attention"
+    if not attends_dense(device, dtype, spec):
+        return kernel
+    return f"cuDNN for documents of {worth_dense} tokens and more, {kernel} for others"
+
+
+def attends_dense(device: torch.device, dtype: torch.dtype, spec: TargetSpec) -> bool:
+    """Whether long documents of such a target get a kernel of their own there."""
+    if device.type != "cuda":
+        return False
+    return cudnn.serves((device, dtype, spec.heads, spec.kv_heads, spec.head_dim), _variable_length)
 
 
 def varlen_obstacle(spec: TargetSpec, dtype: torch.dtype, device_type: str) -> str | None:
@@ -142,15 +164,16 @@ def attend(
     *,
     scaling: float | None = None,
     document_starts: Tensor | None = None,
-    longest_document: int = 0,
+    host_document_starts: Tensor | None = None,
     **others: Any,
 ) -> tuple[Tensor, None]:
     """Transformers' attention interface: query [B, H, T, E], key, value [B, K, T, E]; returns [B, T, H, E].
 
-    With `document_starts` (see `attend_documents`) B is 1 and the mask is not looked at, else SDPA.
+    With `document_starts` and `host_document_starts` (`attend_documents` calls them starts and host_starts)
+    B is 1 and the mask is not looked at, else SDPA.
     Raises ConfigError for a target that asks for more than the kernels know.
     """
-    if document_starts is None:
+    if document_starts is None or host_document_starts is None:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         plain: tuple[Tensor, None] = sdpa_attention_forward(
@@ -167,5 +190,5 @@ def attend(
             )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out: Tensor = torch.ops.dflash.attend_documents(q, k, v, document_starts, longest_document, scale)
+    out: Tensor = torch.ops.dflash.attend_documents(q, k, v, document_starts, host_document_starts, scale)
     return out[None], None

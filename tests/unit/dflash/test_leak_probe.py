@@ -46,7 +46,7 @@ def test_a_flat_row_is_probed_with_its_own_kernel(loaded_varlen, monkeypatch):
     """The probe must find what the kernel does, though packed rows are in order."""
     target = Target(loaded_varlen, cpu)
 
-    def blind(module, *args, document_starts=None, longest_document=0, **others):
+    def blind(module, *args, document_starts=None, host_document_starts=None, **others):
         return attend(module, *args, **others)
 
     attend = target_attention.attend
@@ -74,8 +74,8 @@ class RowBody(nn.Module):
         return self.layers[0](self.mix(self.embed(input_ids)))
 
 
-def make_row_target(mix, kinds=("full_attention",), attention="sdpa"):
-    spec = SimpleNamespace(vocab=97, hidden=8, attention_kinds=kinds)
+def make_row_target(mix, kinds=("full_attention",), attention="sdpa", max_positions=4096):
+    spec = SimpleNamespace(vocab=97, hidden=8, attention_kinds=kinds, max_positions=max_positions)
     loaded = SimpleNamespace(body=RowBody(mix), spec=spec, taps=(0,), attention=attention, compile=False)
     return Target(loaded, cpu)
 
@@ -96,6 +96,16 @@ def test_a_leaking_target_is_found_out_and_padded(leak, attention):
     assert choose_layout(config, leaky) == "padded"
     with pytest.raises(ConfigError, match="see each other"):
         choose_layout(wish("packed"), leaky)
+
+
+def test_a_kernel_for_long_documents_is_probed_with_long_ones():
+    """Where there is one, and documents that long."""
+    late = lambda x: x + 1e-6 * x.cumsum(1) * (x.shape[1] > 1000)  # noqa: E731
+    for dense, max_positions, apart in [(False, 4096, True), (True, 4096, False), (True, 512, True)]:
+        target = make_row_target(late, attention=target_attention.varlen, max_positions=max_positions)
+        target.dense = dense
+        assert keeps_apart(target, "flat") is apart
+        assert keeps_apart(target, "packed")
 
 
 @pytest.mark.parametrize("kind", ["sliding_attention", "linear_attention"])

@@ -4,6 +4,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
 
 from dflash import target_attention
 from dflash.contract.errors import ConfigError
@@ -45,14 +46,25 @@ def exact(query, key, value, lengths, scale):
 @pytest.mark.parametrize("lengths", [[1], [5], [3, 1, 9, 2]])
 def test_documents_are_attended_causally_and_apart(lengths):
     query, key, value, starts = tensors(lengths)
-    out = attend_documents(query, key, value, starts, max(lengths), 0.3)
+    out = attend_documents(query, key, value, starts, starts.long(), 0.3)
     torch.testing.assert_close(out.double(), exact(query, key, value, lengths, 0.3), rtol=1e-5, atol=1e-6)
 
 
 def test_the_operator_keeps_what_it_promises_the_compiler():
     query, key, value, starts = tensors([3, 4])
     tests = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
-    torch.library.opcheck(attend_documents, (query, key, value, starts, 4, 0.3), test_utils=tests)
+    arguments = (query, key, value, starts, starts.long(), 0.3)
+    torch.library.opcheck(attend_documents, arguments, test_utils=tests)
+
+
+def test_the_operator_has_starts_on_the_device_and_on_the_host():
+    """What the compiler works with for GPUs: tensors of two devices."""
+    with FakeTensorMode():
+        tensors = [torch.empty(9, heads, 16, device="cuda", dtype=torch.bfloat16) for heads in (4, 2, 2)]
+        starts = torch.empty(3, device="cuda", dtype=torch.int32)
+        host_starts = torch.empty(3, dtype=torch.int64)
+        out = torch.ops.dflash.attend_documents(*tensors, starts, host_starts, 0.3)
+    assert (out.device.type, out.shape, out.dtype) == ("cuda", (9, 4, 16), torch.bfloat16)
 
 
 def interface(lengths):
@@ -61,15 +73,17 @@ def interface(lengths):
     return [x.transpose(0, 1)[None] for x in (query, key, value)], starts
 
 
+def given(starts):
+    return {"document_starts": starts, "host_document_starts": starts.long()}
+
+
 def test_the_interface_attends_documents_when_they_are_given():
     lengths = [3, 1, 9]
     (query, key, value), starts = interface(lengths)
-    out, weights = attend(
-        None, query, key, value, None, scaling=0.3, document_starts=starts, longest_document=9
-    )
+    out, weights = attend(None, query, key, value, None, scaling=0.3, **given(starts))
     assert weights is None
     query, key, value, _ = tensors(lengths)
-    assert torch.equal(out[0], attend_documents(query, key, value, starts, 9, 0.3))
+    assert torch.equal(out[0], attend_documents(query, key, value, starts, starts.long(), 0.3))
 
 
 def test_the_interface_is_sdpa_without_documents():
@@ -84,7 +98,7 @@ def test_the_interface_is_sdpa_without_documents():
 def test_what_the_kernels_would_not_heed_is_refused(name):
     (query, key, value), starts = interface([6])
     with pytest.raises(ConfigError, match=name):
-        attend(None, query, key, value, None, document_starts=starts, longest_document=6, **{name: 5})
+        attend(None, query, key, value, None, **given(starts), **{name: 5})
 
 
 def changed(**fields):
@@ -109,17 +123,37 @@ def test_kernels_on_gpus_have_their_limits(spec, dtype, capability, obstacle, mo
     assert found is None if obstacle is None else obstacle in found
 
 
+def kernel_in_words(device):
+    return varlen_kernel(torch.device(device), torch.bfloat16, plain)
+
+
 def test_flash_attn_is_taken_when_it_can_be_imported(monkeypatch):
+    monkeypatch.setattr(target_attention, "cudnn", SimpleNamespace(serves=lambda kind, others: False))
     flash_attn_version.cache_clear()
     monkeypatch.setitem(sys.modules, "flash_attn", None)  # as an import that fails
     assert flash_attn_version() is None
-    assert varlen_kernel("cuda") == "torch's flash attention"
+    assert kernel_in_words("cuda") == "torch's flash attention"
     flash_attn_version.cache_clear()
     monkeypatch.setitem(sys.modules, "flash_attn", ModuleType("flash_attn"))
     monkeypatch.setattr(target_attention.metadata, "version", lambda name: "2.8.3")
-    assert varlen_kernel("cuda") == "flash-attn 2.8.3"
-    assert varlen_kernel("cpu") == "SDPA by document"
+    assert kernel_in_words("cuda") == "flash-attn 2.8.3"
+    assert kernel_in_words("cpu") == "SDPA by document"
     flash_attn_version.cache_clear()
+
+
+def test_the_kernel_of_long_documents_is_named_where_it_has_been_tried_out(monkeypatch):
+    kinds = []
+
+    def serves(kind, others):
+        kinds.append(kind)
+        return True
+
+    monkeypatch.setattr(target_attention, "cudnn", SimpleNamespace(serves=serves))
+    assert kernel_in_words("cuda") == (
+        "cuDNN for documents of 1024 tokens and more, torch's flash attention for others"
+    )
+    assert kernel_in_words("cpu") == "SDPA by document"
+    assert kinds == [(torch.device("cuda"), torch.bfloat16, 4, 2, 32)]
 
 
 @pytest.mark.parametrize(
