@@ -16,7 +16,7 @@ from torch import Tensor
 
 from benchmarks.drafter_case import Case
 from benchmarks.peer_specforge import SpecForgeStep, on_device
-from benchmarks.pipeline_run import Progress, peaks_gb, reset_peaks, throughput
+from benchmarks.pipeline_run import Progress, held_gb, peaks_gb, reset_peaks, throughput
 from dflash.target_shapes import random_config
 
 queue_depth = 2
@@ -55,6 +55,7 @@ class NaivePipeline:
 
     def __init__(self, case: Case, target_place: torch.device, *, liger: bool) -> None:
         self._case, self._places = case, (target_place, case.device.torch_device)
+        self._held = held_gb()
         self._target = PlainTarget(case, target_place)
         self._drafter = SpecForgeStep(case, liger=liger)
         rows = (case.shape.documents, case.shape.length)
@@ -109,7 +110,7 @@ class NaivePipeline:
             "name": f"naive, {way}",
             "changes": [],
             **throughput(progress.steady()),
-            "peak_gb": peaks_gb(),
+            "peak_gb": peaks_gb(self._held),
             "rss_growth_gb": round(progress.rss_growth / 1e9, 2),
         }
 

@@ -21,7 +21,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
-from benchmarks.contest import start_afresh
+from benchmarks.contest import free_memory, start_afresh
 from benchmarks.drafter_case import build_case
 from benchmarks.naive_pipeline import NaivePipeline
 from benchmarks.peer_specforge import open_site
@@ -53,9 +53,10 @@ def measure(choice: argparse.Namespace) -> list[dict[str, Any]]:
         facts = {"gpus_used": choice.gpus, "layers": choice.layers, "tiny": choice.tiny}
         peer = package_versions("specforge", "liger-kernel")
         write_result(choice.out, "pipeline", {**facts, "peer": peer, "rows": rows})
-        start_afresh()
+        free_memory()
 
     for name in choice.settings:
+        start_afresh()  # each setting has shapes of its own
         setting = settings(choice.layers, tiny=choice.tiny)[name]
         naive = choice.site is not None and setting.uniform
         if naive:

@@ -110,7 +110,7 @@ def run_ours(
 ) -> dict[str, Any]:
     """One row of the table."""
     events: list[Row] = []
-    start_s = time.monotonic()
+    start_s, held = time.monotonic(), held_gb()
     trainer = prepare_run(setting, batch_count * setting.budget, split, changes, Probe(events, "trainer"))
     before = measure_alone(trainer, passes=2)
     progress = Progress()
@@ -118,7 +118,7 @@ def run_ours(
     ready_s = time.monotonic() - start_s
     reset_peaks()
     trainer.run(progress.watch)
-    peaks = peaks_gb()
+    peaks = peaks_gb(held)
     # Again, since clocks fall as GPUs grow warm.
     after = measure_alone(trainer, passes=1)
     alone = {role: (before[role] + after[role]) / 2 for role in before}
@@ -147,9 +147,14 @@ def reset_peaks() -> None:
         torch.cuda.reset_peak_memory_stats(index)
 
 
-def peaks_gb() -> list[float]:
-    """Largest allocation of each GPU since the last reset."""
-    return [round(torch.cuda.max_memory_allocated(i) / 1e9, 2) for i in range(torch.cuda.device_count())]
+def held_gb() -> list[float]:
+    """What is allocated on each GPU now: the weights that runs copy, and what earlier runs left."""
+    return [torch.cuda.memory_allocated(i) / 1e9 for i in range(torch.cuda.device_count())]
+
+
+def peaks_gb(held: Sequence[float]) -> list[float]:
+    """Largest allocation of each GPU since the last reset, over what was `held` before the run."""
+    return [round(torch.cuda.max_memory_allocated(i) / 1e9 - before, 2) for i, before in enumerate(held)]
 
 
 def measure_alone(trainer: Trainer, passes: int) -> dict[str, float]:

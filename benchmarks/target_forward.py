@@ -1,8 +1,8 @@
 """The target forward against plain transformers with SDPA: tokens/s, memory, and the same tapped states.
 
     python benchmarks/target_forward.py --out FILE.json [--layers 36] [--hybrid-layers 16] [--rounds 5]
-Qwen3-8B shape, random bfloat16 weights made on the device, 5 taps, no head: 16 × 2048 tokens, and mixed
-lengths of 100 to 4000. Contenders take turns, round by round: plain (the whole decoder, padded rows, hooks
+Qwen3-8B shape, random bfloat16 weights made on the device, 5 taps, no head: 16 × 2048 tokens, 1 × 8192, and
+mixed lengths of 100 to 4000. Contenders take turns, round by round: plain (the whole decoder, padded rows, hooks
 that keep the tapped states), ours (flat row, variable-length attention, compiled, ends after the last tap),
 ours without compilation. Then the Qwen3.5-27B hybrid shape with and without flash-linear-attention, each in a
 process of its own. Fewer layers are extrapolated in proportion. States are held to a float32 decoder: ours
@@ -122,7 +122,11 @@ def measure_plain(device: Device, choice: argparse.Namespace) -> dict[str, Any]:
     decoder = PlainDecoder(body, taps)
     agreement = compare(decoder, exact_copy(body, taps), targets, choice)
     free_memory()
-    cases = {"16 × 2048": [2048] * 16, "mixed 100-4000": mixed_lengths(32768, 100, 4000)}
+    cases = {
+        "16 × 2048": [2048] * 16,
+        "1 × 8192": [8192],
+        "mixed 100-4000": mixed_lengths(32768, 100, 4000),
+    }
     if choice.tiny:
         cases = {"4 × 32": [32] * 4, "mixed 5-60": mixed_lengths(128, 5, 60)}
     rows = []
