@@ -25,6 +25,7 @@ from reports.page import Chart, render_page, write_page
 from reports.parts import Badge, Tile, VerdictCard, emulated_badge
 from reports.pipeline_map import draw_map
 from reports.provenance import list_facts, list_settings, show_command
+from reports.route_rows import list_routes
 from reports.run_map import map_run
 from reports.run_marks import list_views, mark_lanes, mark_spans
 from reports.run_panels import collect_panels
@@ -73,6 +74,7 @@ def render_run(examined: Examination) -> str:
         map_wide=draw_map(pipeline),
         map_tall=draw_map(pipeline, tall=True),
         map_note=_map_note(timeline),
+        routes=list_routes(run, timeline),
         findings=[show_finding(finding) for finding in diagnosis.findings],
         named=text.share(named_cost_share),
         findings_note=count_verdicts(diagnosis.findings),
