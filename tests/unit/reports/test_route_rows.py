@@ -14,8 +14,8 @@ from tests.played_pipeline import play
 from tests.run_builder import RunBuilder
 
 wrong = (
-    "peer copies are refused: 12 of 1000 words arrived wrong from cuda:0 to cuda:1; IOMMU or ACS settings are "
-    "the usual cause"
+    "peer copies are refused: 12 of 1000 words arrived wrong from cuda:0 to cuda:1; IOMMU or ACS settings "
+    "are the usual cause"
 )
 devices = [
     {"name": "cuda:0", "role": "target", "index": 0, "uuid": "GPU-a"},
