@@ -30,9 +30,10 @@ def examine_kept(run_path: Path) -> tuple[Examination, tuple[str, ...]]:
 
     Raises RunError.
     """
+    from profiler.ceilings import machine_file
     from profiler.examination import examine
 
-    examined = examine(run_path)
+    examined = examine(run_path, machine_file())
     try:
         examined.diagnosis.save(run_path)
     except RunError as error:  # a run on a read-only disk can still be diagnosed

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from cli import (
+    ceilings_command,
     compare_command,
     doctor_command,
     export_trace_command,
@@ -107,6 +108,7 @@ program.app.command("compare")(compare_command.compare_runs)
 program.app.command("whatif")(whatif_command.ask_what_if)
 program.app.command("import")(import_command.import_file)
 program.app.command("links")(links_command.measure_links)
+program.app.command("ceilings")(ceilings_command.measure_ceilings)
 program.app.command("doctor")(doctor_command.check_up)
 program.app.command("export-trace")(export_trace_command.export_run)
 program.app.command("holder")(holder_command.show_holder)

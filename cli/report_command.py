@@ -38,10 +38,11 @@ def report_run(
     if form == "md":
         _write_markdown(run, out, as_json)
         return
+    from profiler.ceilings import machine_file
     from profiler.examination import examine
     from reports.run_report import write_run_report
 
-    examined = examine(run)
+    examined = examine(run, machine_file())
     if out is None:  # a report elsewhere leaves the run as it is
         examined.diagnosis.save(run)
     path = write_run_report(examined, out)

@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from profiler.capacity import measure_loads
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis
 from profiler.forecast.run_forecast import RunForecast
+from profiler.limit import Limit, measure_limit
 from profiler.run import Run
 from profiler.timeline import Timeline
 
@@ -23,15 +25,20 @@ class Examination:
     timeline: Timeline
     forecast: RunForecast
     diagnosis: Diagnosis
+    limit: Limit
 
 
-def examine(run_path: Path) -> Examination:
-    """Read and diagnose the run at `run_path`. Raises RunError for what is not a run of ours."""
-    return examine_run(Run.open(run_path))
+def examine(run_path: Path, ceilings: Path | None = None) -> Examination:
+    """Read and diagnose the run at `run_path`. Raises RunError for what is not a run of ours.
+
+    `ceilings`: the file of what this machine's GPUs can do at best.
+    """
+    return examine_run(Run.open(run_path), ceilings)
 
 
-def examine_run(run: Run) -> Examination:
+def examine_run(run: Run, ceilings: Path | None = None) -> Examination:
     """The same of a run that was read already."""
     timeline = Timeline.of(run)
     forecast = RunForecast(timeline, run)
-    return Examination(run, timeline, forecast, diagnose(timeline, forecast))
+    limit = measure_limit(run, timeline, measure_loads(timeline), ceilings)
+    return Examination(run, timeline, forecast, diagnose(timeline, forecast), limit)

@@ -29,7 +29,7 @@ from reports.route_rows import list_routes
 from reports.run_map import map_run
 from reports.run_marks import list_views, mark_lanes, mark_spans
 from reports.run_panels import collect_panels
-from reports.run_waterfall import explain_steps, step_to_limit
+from reports.run_waterfall import explain_limit, explain_steps, mark_rows, step_to_limit
 from reports.time_chart import draw_over_time
 from reports.waterfall import draw_waterfall
 from reports.what_if import list_changes
@@ -51,7 +51,7 @@ def render_run(examined: Examination) -> str:
     run, timeline, diagnosis = examined.run, examined.timeline, examined.diagnosis
     measured, capacities = diagnosis.throughput, diagnosis.capacities
     rates, rates_note = _draw_capacities(diagnosis)
-    steps = step_to_limit(measured, capacities, measure_loads(timeline), run.emulated)
+    steps = step_to_limit(measured, capacities, measure_loads(timeline), examined.limit)
     waterfall = draw_waterfall(steps)
     threads = draw_threads(diagnosis.closing_sums)
     panels = collect_panels(run)
@@ -68,6 +68,8 @@ def render_run(examined: Examination) -> str:
         tiles=_tiles(diagnosis),
         steps=steps,
         steps_note=explain_steps(capacities),
+        limit_note=explain_limit(examined.limit),
+        marks=mark_rows(examined.limit),
         waterfall=waterfall,
         rates=rates,
         rates_note=rates_note,

@@ -1,14 +1,17 @@
 """The steps from a run's measured rate to its limit, by the stage that allows least.
 
 Arithmetic on the closing sums: a stage that works for the share b of its time at a rate r allows r / b alone,
-and each wait or copy is a share of the same time. Knows nothing of how steps are drawn.
+and each wait or copy is a share of the same time. From there the ceilings of the hardware lead to the limit.
+Knows nothing of how steps are drawn.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from profiler.capacity import Capacities, Loads, StageLoad
+from profiler.limit import Limit
 from profiler.throughput import Throughput
 from profiler.waits import awaited
 from reports import text
@@ -16,14 +19,12 @@ from reports.waterfall import Step
 
 _least_share: Final = 0.003  # of the stage's time: smaller parts are one step
 _words: Final = {"target": "targets", "drafter": "drafters"}
-unmeasured: Final = "the matrix and copy ceilings of these devices were not measured"
-logical: Final = "logical devices have no ceilings"
 
 
 def step_to_limit(
-    measured: Throughput, capacities: Capacities, loads: Loads | None, emulated: bool | None
+    measured: Throughput, capacities: Capacities, loads: Loads | None, limit: Limit
 ) -> tuple[Step, ...]:
-    """Measured, each loss of the limiting stage, that stage alone, and the limit of the devices."""
+    """Measured, each loss of the limiting stage, that stage alone, its kernels, and the devices' limit."""
     first = Step(
         name="measured",
         role="work",
@@ -32,13 +33,20 @@ def step_to_limit(
         high=measured.high,
         reason=measured.reason,
     )
-    last = Step(
-        name="limit of the devices",
-        role="rest",
-        reaches=None,
-        reason=logical if emulated else unmeasured,
-    )
-    return (first, *_between(measured.tokens_per_s, capacities, loads), last)
+    between = _between(measured.tokens_per_s, capacities, loads)
+    last = Step(name="limit of the devices", role="rest", reaches=limit.tokens_per_s, reason=limit.reason)
+    return (first, *between, *_beyond(between[-1].reaches, limit), last)
+
+
+def _beyond(alone: float | None, limit: Limit) -> tuple[Step, ...]:
+    """From what the stages allow at their own speed to what their GPUs do."""
+    if alone is None or limit.as_split is None or limit.tokens_per_s is None:
+        return ()
+    steps = [_lost("kernels below the ceilings", "rest", alone, limit.as_split)]
+    if limit.split is not None:
+        name = f"split {limit.split}, the best of {text.count_of(limit.gpus or 0, 'GPU')}"
+        steps.append(_lost(name, "rest", limit.as_split, limit.tokens_per_s))
+    return tuple(steps)
 
 
 def _between(rate: float | None, capacities: Capacities, loads: Loads | None) -> tuple[Step, ...]:
@@ -93,6 +101,53 @@ def _parts(load: StageLoad) -> list[tuple[str, str, float]]:
 
 def _lost(name: str, role: str, before: float, after: float) -> Step:
     return Step(name=name, role=role, reaches=after, gained=after - before)
+
+
+def explain_limit(limit: Limit) -> str:
+    """Where the limit comes from, for the line below the steps; empty where there is none."""
+    each = limit.ceilings
+    if limit.tokens_per_s is None or each is None:
+        return ""
+    figures = [
+        (each.matmul_tflops, "TFLOP/s in bfloat16 products"),
+        (each.memory_gb_per_s, "GB/s of memory"),
+        (each.peer_gb_per_s, "GB/s to another GPU"),
+        (each.down_gb_per_s, "GB/s to the host"),
+    ]
+    told = [f"{text.significant(value)}{text.nbsp}{words}" for value, words in figures if value]
+    return (
+        f"The limit takes every stage at the ceilings of {each.model} ({each.source}): "
+        f"{', '.join(told)}, "
+        "and nothing waiting. It is a bound that nothing reaches: docs/forecast.md says how it is made. "
+        + "".join(f"{note[:1].upper()}{note[1:]}. " for note in limit.notes)
+    ).rstrip()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MarkRow:
+    """How near a stage comes to the ceiling of products, for people."""
+
+    stage: str
+    per_token: str
+    tflops: str
+    working: str
+    whole: str
+
+
+def mark_rows(limit: Limit) -> list[MarkRow]:
+    """A row for each stage whose operations are known."""
+    return [
+        MarkRow(
+            stage=f"{_words[mark.stage]} ({text.count_of(mark.gpus, 'GPU')})",
+            per_token=f"{text.significant(mark.per_token / 1e9)}{text.nbsp}GFLOP",
+            tflops=text.missing()
+            if mark.tflops is None
+            else f"{text.significant(mark.tflops)}{text.nbsp}TFLOP/s",
+            working=text.share(mark.working_share),
+            whole=text.share(mark.whole_share),
+        )
+        for mark in limit.marks
+    ]
 
 
 def explain_steps(capacities: Capacities) -> str:
