@@ -20,6 +20,7 @@ from benchmarks.warm_trainer import WarmTrainer
 from dflash.contract.rundir import python_command
 from dflash.faults.injection import truth_variable
 from profiler.diagnosis import diagnose
+from profiler.forecast.run_forecast import RunForecast
 from profiler.recorder import RecordOptions, record
 from profiler.run import Run
 from profiler.timeline import Timeline
@@ -47,7 +48,9 @@ def diagnosed(folder: Path) -> dict[str, Any]:
     """The row of a run that was kept."""
     case = Case(**json.loads((folder / "case.json").read_text()))
     truth = json.loads((folder / "truth.json").read_text())
-    diagnosis = diagnose(Timeline.of(Run.open(folder / "run")))
+    run = Run.open(folder / "run")
+    timeline = Timeline.of(run)
+    diagnosis = diagnose(timeline, RunForecast(timeline, run))
     named = [finding for finding in diagnosis.findings if finding.supported]
     right = next((finding for finding in diagnosis.findings if finding.cause == truth["cause"]), None)
     return {

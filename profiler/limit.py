@@ -6,7 +6,7 @@ that nothing reaches, no forecast. Knows nothing of how ceilings were come by, n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,7 +16,7 @@ from dflash.contract.errors import DFlashError
 from dflash.contract.operations import Operations
 from profiler.capacity import Loads, StageLoad
 from profiler.ceilings import find_ceilings, used_gpus, visible_alike
-from profiler.forecast.memory import forecast_memory
+from profiler.forecast.memory import fits_devices
 from profiler.forecast.setting import Setting
 from profiler.records import RecordError, decode
 from profiler.run import Run
@@ -209,29 +209,18 @@ def _as_split(run: Run, loads: Loads, times: StageTimes, window: float) -> float
 
 def _splits(run: Run, gpus: int, times: StageTimes, window: float) -> Iterator[tuple[float, str]]:
     """Tokens a second of every split over that many GPUs that fits them."""
-    fits = _memory_check(run)
     for targets in range(1, gpus):
-        if fits(split := f"{targets}-{gpus - targets}"):
+        if _fits(run, split := f"{targets}-{gpus - targets}"):
             yield times.apart(targets, gpus - targets, window), split
-    if fits(split := f"colocated-{gpus}"):
+    if _fits(run, split := f"colocated-{gpus}"):
         yield times.together(gpus, window), split
 
 
-def _memory_check(run: Run) -> Callable[[str], bool]:
-    """Tells whether the plan of a split fits every GPU; what is not known is no obstacle."""
-    room = min(
-        (int(gpu["memory_bytes"]) for gpu in used_gpus(run.manifest) if gpu.get("memory_bytes")), default=None
-    )
-
-    def fits(split: str) -> bool:
-        if run.config is None:
-            return True
-        try:
-            config = run.config.replacing({**_transport, "pipeline.split": split, "devices.gpus": 0})
-        except DFlashError:
-            return False
-        places = forecast_memory(run, config).places
-        needed = max((place.planned_bytes for place in places if place.place != "host"), default=0)
-        return room is None or needed <= room
-
-    return fits
+def _fits(run: Run, split: str) -> bool:
+    if run.config is None:
+        return True
+    try:
+        config = run.config.replacing({**_transport, "pipeline.split": split, "devices.gpus": 0})
+    except DFlashError:
+        return False
+    return fits_devices(run, config)

@@ -73,6 +73,7 @@ catalogue: dict[str, Fault] = {
             cause="drafter-too-slow",
             does="a drafter's step takes longer than two targets need",
             plant=slow_stages.slow_drafter,
+            knobs={"window.tokens": 1536, "run.max_steps": 20},  # several drafters can share it evenly
         ),
         Fault(
             name="slow-target",

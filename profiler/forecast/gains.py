@@ -18,10 +18,13 @@ from profiler.forecast.model import Line, PipelineModel
 from profiler.forecast.predictor import Predictor
 from profiler.forecast.run_forecast import RunForecast
 from profiler.forecast.setting import Setting
+from profiler.forecast.splits import choose_split
+from profiler.rules import drafter_too_slow
+from profiler.run import Run
 from profiler.timeline import Timeline
 
 few_items: Final = 2  # queued: enough to hide a copy
-drafter_cause: Final = "drafter-too-slow"
+drafter_cause: Final = drafter_too_slow.cause
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -53,7 +56,8 @@ def predict_gains(forecast: RunForecast, findings: Iterable[Finding]) -> tuple[F
     except DFlashError as error:
         return tuple(replace(f, predicted_gain_reason=error.what) for f in findings)
     return tuple(
-        _with_gain(finding, base) if finding.supported else _without(finding) for finding in findings
+        _with_gain(_with_split(finding, base, forecast.run), base) if finding.supported else _without(finding)
+        for finding in findings
     )
 
 
@@ -79,6 +83,16 @@ def _with_gain(finding: Finding, base: _Base) -> Finding:
     else:
         return finding
     return replace(finding, predicted_gain=gain, predicted_gain_reason=None)
+
+
+def _with_split(finding: Finding, base: _Base, run: Run | None) -> Finding:
+    """Drafters that are too slow get the split that is forecast to help, instead of a rule of thumb's."""
+    if finding.cause != drafter_cause or run is None:
+        return finding
+    cured = _drafters_as_fast_as_targets(base)
+    enough = base.predictor.predict(cured[1], cured[0]).ratio - 1 if cured else 0.0
+    choice = choose_split(run, base.predictor, enough)
+    return finding if choice is None else drafter_too_slow.with_split(finding, choice.split, choice.gain)
 
 
 def _by_remedy(finding: Finding, base: _Base) -> tuple[PipelineModel, Setting] | None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from dflash.contract.activations import BatchShape
 from dflash.contract.config import TrainConfig
 from dflash.contract.memory_plan import Facts, Ledger, host, plan_memory
+from profiler.ceilings import used_gpus
 from profiler.forecast.setting import Setting
 from profiler.records import RecordError, decode
 from profiler.run import Run
@@ -54,6 +55,14 @@ def forecast_memory(run: Run, config: TrainConfig) -> MemoryForecast:
     now, then = plan_memory(facts), plan_memory(refit_facts(facts, config))
     peaks = _seen_peaks(run, facts)
     return MemoryForecast(tuple(_place(place, then, now, peaks) for place in then.places))
+
+
+def fits_devices(run: Run, config: TrainConfig) -> bool:
+    """Whether the plan for another configuration fits every GPU; what is not known is no obstacle."""
+    sizes = [int(gpu["memory_bytes"]) for gpu in used_gpus(run.manifest) if gpu.get("memory_bytes")]
+    places = forecast_memory(run, config).places
+    needed = max((place.planned_bytes for place in places if place.place != host), default=0)
+    return not sizes or needed <= min(sizes)
 
 
 def refit_facts(facts: Facts, config: TrainConfig) -> Facts:

@@ -28,6 +28,7 @@ from profiler.throughput import resample_rates
 from profiler.timeline import Timeline
 
 Floats = NDArray[np.float64]
+least_computed: Final = 0.02  # of its work that a stage is taken to compute
 window_parts: Final = ("sum", "optimizer", "checkpoint")  # work of a window, not of a batch
 
 
@@ -106,15 +107,29 @@ def observe(
 
 def observe_run(run: Run, timeline: Timeline) -> Observations:
     """The same, with what the run directory knows besides."""
-    hardware = run.manifest.get("hardware")
-    cores = hardware.get("usable_cores") or hardware.get("cores") if isinstance(hardware, Mapping) else None
     facts = read_facts(run)
     return observe(
         timeline,
-        cores=float(cores) if isinstance(cores, int) else None,
+        cores=_cores(run, timeline),
         links=_link_facts(run),
         gradient_bytes=None if facts is None else float(facts.drafter.parameters * float_bytes),
     )
+
+
+def _cores(run: Run, timeline: Timeline) -> float | None:
+    """Cores that the stages may compute on, the more of them the less of its work a stage computes.
+
+    Work that sleeps, or waits for a device, leaves its core to others; what was not sampled counts whole.
+    """
+    hardware = run.manifest.get("hardware")
+    cores = hardware.get("usable_cores") or hardware.get("cores") if isinstance(hardware, Mapping) else None
+    if not isinstance(cores, int):
+        return None
+    work = timeline.threads[timeline.threads["kind"] == "work"].groupby("tid")["share"].sum()
+    sampled = timeline.gil.threads.set_index("tid")
+    wanted = (sampled["cpu_share"] + sampled["cpu_wait_share"]).astype(float).reindex(work.index)
+    part = float(wanted.sum(skipna=False) / work.sum()) if len(work) else np.nan
+    return cores / min(max(part, least_computed), 1.0) if np.isfinite(part) else float(cores)
 
 
 def _batches(timeline: Timeline, stage: str) -> Batches:

@@ -20,11 +20,11 @@ class RunForecast:
     """
 
     def __init__(self, timeline: Timeline, run: Run | None = None) -> None:
-        self.timeline, self._run = timeline, run
+        self.timeline, self.run = timeline, run
 
     @cached_property
     def predictor(self) -> Predictor:
         """Fitted on the run. Raises RunError for one that does not serve."""
-        if self._run is None:
+        if self.run is None:
             return Predictor([observe(self.timeline)])
-        return Predictor([observe_run(self._run, self.timeline)])
+        return Predictor([observe_run(self.run, self.timeline)])

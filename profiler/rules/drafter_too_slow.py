@@ -100,8 +100,8 @@ def with_split(finding: Finding, split: str, gain: float) -> Finding:
     """The finding with a remedy that a forecast has chosen: another split, over other devices too."""
     spared = finding.remedy.text.partition("Make the")[0].partition("Move a")[0] if finding.remedy else ""
     text = (
-        f"{spared}Give the drafters more of the work's devices: of all splits of the devices there are, "
-        f"pipeline.split={split} is forecast to bring most, {percent(gain)} more tokens/s."
+        f"{spared}Give the drafters more devices: of the splits that are possible, pipeline.split={split} is "
+        f"forecast to help most with fewest devices, by {percent(gain)}."
     )
     return replace(
         finding,

@@ -47,7 +47,10 @@ by_events = (
     "autotune-lock",
     "slow-gradients",
 )
-knobs = {"deep-queue": {"transport.depth": 12, "run.max_steps": 18}}  # soon full
+knobs = {
+    "deep-queue": {"transport.depth": 12, "run.max_steps": 18},  # soon full
+    "slow-drafter": {"run.max_steps": 13},
+}
 busy_others = 0.3  # of a core, above which a run is not this test's own
 crowded = 0.15  # of a stage's time without a CPU
 no_samples = (no_gil, other_libc, gil_wait.no_proc, gil_wait.no_ptrace, gil_wait.yama.partition("{")[0])
