@@ -86,16 +86,22 @@ class LinkGroup:
 
 @lru_cache(maxsize=8)  # several rules ask for the same; a timeline does not change
 def compare(timeline: Timeline) -> tuple[LinkGroup, ...]:
-    """All groups of a run, uneven ones and others."""
+    """All groups of a run, uneven ones and others.
+
+    Rates that were told of each GPU count where spans show no difference: in a run made of another trainer's
+    metrics all threads of a stage have the same spans.
+    """
     groups = tuple(_span_groups(timeline))
-    if any(group.way == "down" for group in groups):
+    if any(group.way == "down" and group.is_uneven for group in groups):
         return groups
     told = timeline.series("d2h_gb_per_s")
     told = told[(told["key"] != "*") & (told["value"] > 0)]
     means = told.groupby("key", observed=True)["value"].median()
     links = tuple(Link(name=str(k), devices=(str(k),), gb_per_s=float(v)) for k, v in means.items())
-    more = (LinkGroup(way="down", path="host", own=True, links=links),) if len(links) >= 2 else ()
-    return (*groups, *more)
+    if len(links) < 2:
+        return groups
+    others = (group for group in groups if group.way != "down")
+    return (*others, LinkGroup(way="down", path="host", own=True, links=links))
 
 
 def _span_groups(timeline: Timeline) -> Iterator[LinkGroup]:

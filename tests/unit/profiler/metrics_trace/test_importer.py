@@ -51,7 +51,7 @@ def imported(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return make
 
 
-@pytest.mark.parametrize("name", sorted(set(labels) - {"s10"}))
+@pytest.mark.parametrize("name", sorted(labels))
 def test_the_labelled_cause_is_named_first_and_no_forbidden_one(imported: Any, name: str) -> None:
     """C116 among others: s03 is the GIL, s02 must not be called so."""
     label = labels[name]
