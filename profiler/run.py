@@ -11,7 +11,7 @@ number is NaN. Name columns are categorical.
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -20,8 +20,9 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from dflash.contract.arrowlog import read_log
+from dflash.contract.arrowlog import LogReader
 from dflash.contract.config import TrainConfig, from_values
 from dflash.contract.errors import ConfigError, RunError
 from dflash.contract.events import event_schema, sample_schema
@@ -32,6 +33,7 @@ from profiler.run_status import RunStatus, effective_status
 missing_name = "n/a"
 _free_text = ("note", "reason")
 _needed = {"events": ("t_ns", "kind", "name", "stage"), "samples": ("t_ns", "source", "metric", "value")}
+_part_rows = 65_536  # turned at a time
 _counts = ("dur_ns", "index", "tid")  # null means none, and 0 says the same
 
 
@@ -123,18 +125,39 @@ def _config(values: Mapping[str, Any]) -> TrainConfig | None:
 
 
 def _read_streams(directory: Path, schema: pa.Schema, what: str) -> tuple[pa.Table, list[str]]:
-    tables, torn = [schema.empty_table()], []
+    """The streams of a directory as one table, strings as numbers of the few there are, and torn ones."""
+    tables, torn = [_encoded(schema.empty_table())], []
     for path in sorted(directory.glob("*.arrow")):
         name = f"{what}/{path.name}"
         try:
-            table, is_torn = read_log(path)
+            reader = LogReader(path)
         except RunError:  # killed before the header was flushed, or never a stream
             torn.append(f"{name} (nothing readable)")
             continue
-        if is_torn:
+        tables += [_encoded(conform(part, schema, what, path)) for part in _parts(reader)]
+        if reader.torn:
             torn.append(name)
-        tables.append(conform(table, schema, what, path))
     return pa.concat_tables(tables), torn
+
+
+def _parts(reader: LogReader) -> Iterator[pa.Table]:
+    """Batches in tables of some size: a long run's strings never lie in memory all at once."""
+    held: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in reader:
+        held.append(batch)
+        rows += batch.num_rows
+        if rows >= _part_rows:
+            yield pa.Table.from_batches(held, reader.schema)
+            held, rows = [], 0
+    yield pa.Table.from_batches(held, reader.schema)
+
+
+def _encoded(table: pa.Table) -> pa.Table:
+    columns = [
+        column.dictionary_encode() if pa.types.is_string(column.type) else column for column in table.columns
+    ]
+    return pa.table(columns, names=table.column_names)
 
 
 def conform(table: pa.Table, schema: pa.Schema, what: str, path: Path) -> pa.Table:
@@ -161,14 +184,14 @@ def conform(table: pa.Table, schema: pa.Schema, what: str, path: Path) -> pa.Tab
 
 
 def _to_frame(table: pa.Table) -> pd.DataFrame:
+    table = _encoded(table)
     columns: dict[str, Any] = {}
     for spec in table.schema:
         column = table.column(spec.name)
         if spec.name in _free_text:
             columns[spec.name] = _texts(column)
-        elif pa.types.is_string(spec.type):
-            whole = pc.fill_null(column, missing_name).combine_chunks()
-            columns[spec.name] = whole.dictionary_encode().to_pandas()
+        elif pa.types.is_dictionary(spec.type):
+            columns[spec.name] = _names(column)
         elif spec.name in _counts:
             columns[f"{spec.name}_known"] = column.is_valid().to_numpy()
             columns[spec.name] = pc.fill_null(column, 0).to_numpy()
@@ -179,9 +202,27 @@ def _to_frame(table: pa.Table) -> pd.DataFrame:
 
 def _texts(column: pa.ChunkedArray) -> pd.Series:
     """Strings, None where there is none. Long columns hold few different ones, each made once."""
-    coded = column.dictionary_encode().combine_chunks()
-    known = np.array([*coded.dictionary.to_pylist(), None], dtype=object)
-    return pd.Series(known[pc.fill_null(coded.indices, -1).to_numpy()], dtype=object)
+    codes, known = _codes(column)
+    return pd.Series(np.array([*known, None], dtype=object)[codes], dtype=object)
+
+
+def _names(column: pa.ChunkedArray) -> pd.Series:
+    """Categories in the order in which they appear, a missing name among them."""
+    codes, known = _codes(column)
+    absent = codes < 0
+    if absent.any() and missing_name in known:
+        codes = np.where(absent, known.index(missing_name), codes)
+    elif absent.any():
+        place = int(codes[: int(absent.argmax())].max(initial=-1)) + 1
+        codes = np.where(absent, place, codes + (codes >= place))
+        known.insert(place, missing_name)
+    return pd.Series(pd.Categorical.from_codes(codes, pd.Index(known, dtype=object)))
+
+
+def _codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int32], list[str]]:
+    """The number of each row's string, -1 for none, and the strings."""
+    coded = column.unify_dictionaries().combine_chunks()
+    return pc.fill_null(coded.indices, -1).to_numpy(), coded.dictionary.to_pylist()
 
 
 def _sound_events(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:

@@ -73,22 +73,48 @@ class ArrowLog:
             self._writer.write_batch(pa.record_batch(arrays, schema=self.schema))
 
 
-def read_log(path: Path) -> tuple[pa.Table, bool]:
-    """All whole record batches of a stream, and whether its end is torn. Raises RunError when none opens."""
-    batches: list[pa.RecordBatch] = []
-    try:
-        with pa.OSFile(str(path), "rb") as file:
-            reader = ipc.open_stream(file)
-            schema = reader.schema
+class LogReader:
+    """The whole record batches of a stream, one after the other, up to its end or where it is torn.
+
+    `torn` is known when they are read. Raises RunError when not even the header can be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.torn = path, False
+        try:
+            self._file = pa.OSFile(str(path), "rb")
+        except OSError as error:
+            raise _unreadable(path, error) from None
+        try:
+            self._reader = ipc.open_stream(self._file)
+        except (pa.ArrowException, OSError) as error:
+            self._file.close()
+            raise _unreadable(path, error) from None
+        self.schema: pa.Schema = self._reader.schema
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        with self._file:
             while True:
                 try:
-                    batches.append(reader.read_next_batch())
+                    batch = self._reader.read_next_batch()
                 except StopIteration:
-                    return pa.Table.from_batches(batches, schema), not _ends_cleanly(path)
+                    self.torn = not _ends_cleanly(self.path)
+                    return
                 except (pa.ArrowException, OSError):
-                    return pa.Table.from_batches(batches, schema), True
-    except (pa.ArrowException, OSError) as error:
-        raise RunError(f"not a readable Arrow stream: {error}", where=str(path)) from None
+                    self.torn = True
+                    return
+                yield batch
+
+
+def _unreadable(path: Path, error: Exception) -> RunError:
+    return RunError(f"not a readable Arrow stream: {error}", where=str(path))
+
+
+def read_log(path: Path) -> tuple[pa.Table, bool]:
+    """All whole record batches of a stream, and whether its end is torn. Raises RunError when none opens."""
+    reader = LogReader(path)
+    batches = list(reader)
+    return pa.Table.from_batches(batches, reader.schema), reader.torn
 
 
 def compact_log(path: Path) -> None:
@@ -114,25 +140,8 @@ def compact_log(path: Path) -> None:
 
 
 def stream_batches(path: Path) -> Iterator[pa.RecordBatch]:
-    """The whole record batches of a stream, one after the other, up to its end or where it is torn.
-
-    Raises RunError when not even its header can be read.
-    """
-    try:
-        file = pa.OSFile(str(path), "rb")
-    except OSError as error:
-        raise RunError(f"not a readable Arrow stream: {error}", where=str(path)) from None
-    with file:
-        try:
-            reader = ipc.open_stream(file)
-        except (pa.ArrowException, OSError) as error:
-            raise RunError(f"not a readable Arrow stream: {error}", where=str(path)) from None
-        while True:
-            try:
-                batch = reader.read_next_batch()
-            except (StopIteration, pa.ArrowException, OSError):
-                return
-            yield batch
+    """The same without a word on how it ends."""
+    yield from LogReader(path)
 
 
 def _ends_cleanly(path: Path) -> bool:

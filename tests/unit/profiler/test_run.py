@@ -13,8 +13,9 @@ from pyarrow import ipc
 
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import RunError
-from dflash.contract.events import event_schema
-from profiler.run import Run
+from dflash.contract.events import event_schema, sample_schema
+from profiler import run as run_module
+from profiler.run import Run, _encoded, _names
 from tests.run_builder import RunBuilder, nanoseconds, start_ns
 
 
@@ -145,3 +146,25 @@ def test_config_toml_serves_where_the_manifest_is_silent(tmp_path: Path) -> None
     builder = RunBuilder(tmp_path / "run")
     builder.run.config_path.write_text(TrainConfig().to_toml())
     assert Run.open(builder.finish()).config == TrainConfig()
+
+
+def test_names_keep_their_order_across_parts_and_a_missing_one_is_among_them() -> None:
+    parts = [
+        pa.table({"metric": pa.array(names, pa.string())}) for names in (["b", None, "a"], [None, "c", "b"])
+    ]
+    names = _names(pa.concat_tables(map(_encoded, parts))["metric"])
+    assert names.tolist() == ["b", "n/a", "a", "n/a", "c", "b"]
+    assert names.cat.categories.tolist() == ["b", "n/a", "a", "c"]
+    told = _names(_encoded(pa.table({"metric": pa.array(["n/a", None, "x"], pa.string())}))["metric"])
+    assert told.tolist() == ["n/a", "n/a", "x"]
+    assert _names(_encoded(sample_schema.empty_table())["metric"]).tolist() == []
+
+
+def test_a_stream_of_many_small_batches_reads_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "_part_rows", 7)
+    builder = RunBuilder(tmp_path / "run")
+    for at in range(50):
+        builder.sample("host", "tree", "rss_anon_bytes", float(at), float(at))
+    samples = Run.open(builder.finish()).samples
+    assert samples["value"].tolist() == list(map(float, range(50)))
+    assert set(samples["metric"]) == {"rss_anon_bytes"}
