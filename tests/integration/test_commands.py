@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from dflash.contract.config import load_config
+from tests.small_training import on_logical_devices
 
 pytestmark = pytest.mark.slow
 
-small = ("--set", "window.tokens=1024", "--set", "transport=peer", "--set", "console_every_s=0.1")
+knobs = (*on_logical_devices, "transport=peer", "run.checkpoint_every=0", "console_every_s=0.1")
+small = [part for knob in knobs for part in ("--set", knob)]
 
 
 def command_line(name: str, *arguments: str) -> list[str]:
@@ -107,7 +109,7 @@ def test_what_only_the_trainer_can_refuse_is_told_the_same_way(
 def test_ctrl_c_reaches_the_trainer_that_the_command_became(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    command = command_line("dflash-train", "run", *small, "--run-dir", "r")
+    command = command_line("dflash-train", "run", *small, "--max-steps", "1000", "--run-dir", "r")
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True
     ) as process:

@@ -15,12 +15,21 @@ import pytest
 
 from dflash.contract.config import load_config
 from profiler.run import Run
+from tests.small_training import on_logical_devices
 
 pytestmark = pytest.mark.slow
 
+small = (
+    *on_logical_devices,
+    "transport=peer",
+    "run.max_steps=1000",  # more than any test waits for
+    "run.checkpoint_every=0",
+    "console_every_s=0.1",
+)
+
 
 def start(tmp_path: Path, repository: Path, *changes: str) -> subprocess.Popen[str]:
-    config = load_config(None, ("transport=peer", "window.tokens=1024", "console_every_s=0.1", *changes))
+    config = load_config(None, (*small, *changes))
     (tmp_path / "run.toml").write_text(config.to_toml())
     command = [sys.executable, "-P", "-m", "dflash", "run", "run.toml", "--run-dir", "run", "--json"]
     environment = {**os.environ, "PYTHONPATH": str(repository), "CUDA_VISIBLE_DEVICES": ""}

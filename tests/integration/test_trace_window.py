@@ -11,34 +11,20 @@ from pathlib import Path
 
 import pytest
 
-small = """
-[drafter]
-layers = 1
-tap_count = 2
-block_size = 4
-[objective]
-anchors_per_document = 2
-[data]
-max_length = 64
-[window]
-tokens = 512
-[pipeline]
-token_budget = 256
-prefetch_depth = 1
-[devices]
-kind = "logical"
-link_gbps = 50
-pinned_gbps = 50
-pageable_gbps = 50
-[run]
-checkpoint_every = -1
-max_steps = 30
-"""
+from dflash.contract.config import load_config
+from tests.small_training import on_logical_devices
+
+small = (
+    *on_logical_devices,
+    "pipeline.token_budget=256",
+    "pipeline.prefetch_depth=1",
+    "run.max_steps=8",
+)
 
 
 def train(repository: Path, directory: Path, trace: str) -> subprocess.CompletedProcess[str]:
     config = directory / "small.toml"
-    config.write_text(small)
+    config.write_text(load_config(None, small).to_toml())
     command = [sys.executable, "-P", "-m", "dflash", "run", str(config), "--run-dir", str(directory / "run")]
     return subprocess.run(
         [*command, "--trace", trace],
@@ -75,7 +61,7 @@ def test_the_window_holds_all_threads_and_only_its_steps(repository: Path, tmp_p
     assert inside == len(linear)
 
 
-@pytest.mark.parametrize(("trace", "words"), [("28:30", "steps within 0 to 29"), ("x", "not a range")])
+@pytest.mark.parametrize(("trace", "words"), [("6:8", "steps within 0 to 7"), ("x", "not a range")])
 def test_a_window_that_the_run_has_not_is_refused(
     repository: Path, tmp_path: Path, trace: str, words: str
 ) -> None:
