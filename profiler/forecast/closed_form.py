@@ -42,6 +42,7 @@ class _Load:
     batches: float
     tokens: float  # of a batch
     rounds: float  # batches of the busiest drafter
+    uneven: float  # share of windows in which drafters get different numbers of batches
     locked: float  # lockstep: batches that a drafter trains one after the other
     pack: float
     forward: float  # of the usual target
@@ -90,6 +91,7 @@ def _load(setting: Setting, windows: Windows, model: PipelineModel) -> _Load:
         batches=batches,
         tokens=tokens,
         rounds=sum(ceil(len(window) / setting.drafters) for window in windows) / count,
+        uneven=sum(len(window) % setting.drafters != 0 for window in windows) / count,
         locked=_in_rounds(setting, windows) if setting.lockstep else 0.0,
         pack=model.pack.at(tokens),
         forward=model.forward.at(tokens),
@@ -167,8 +169,13 @@ def _bounds(model: PipelineModel, setting: Setting, load: _Load) -> Bounds:
 
 
 def _hidden(setting: Setting, load: _Load, own: float) -> float:
-    """Copies that drafters make while they wait for the end of the window before."""
-    return min(own, load.step) if setting.drafters > 1 else 0.0
+    """Copies that drafters make while they wait for the end of the window before.
+
+    Where batches do not go round evenly, the drafter that gets one less waits long enough for a whole one.
+    """
+    if setting.drafters == 1:
+        return 0.0
+    return load.uneven * own + (1.0 - load.uneven) * min(own, load.step)
 
 
 def _shared(setting: Setting, load: _Load) -> float:
@@ -181,8 +188,7 @@ def _shared(setting: Setting, load: _Load) -> float:
     leader = setting.drafter_places[0]
     work[leader] += load.step
     if len(work) > 1 and setting.targets == setting.drafters:  # work goes to who has time for it
-        each = load.batches / setting.targets * load.forward + load.rounds * load.backward
-        return max(each, sum(work.values()) / len(work)) + load.step * (1 - 1 / len(work)) / 2
+        return sum(work.values()) / len(work) + load.step * (1 - 1 / len(work)) / 2
     return max(work.values())
 
 
