@@ -26,8 +26,13 @@ of_whole_runs = (
     host_memory_exhausted_swapping.cause,
     allocator_fragmentation.cause,
 )  # they find their own range
-consequences = {  # what small batches bring with them: more launches and more Python a token
+consequences = {
+    # Small batches bring more launches and more Python a token with them.
     "token-budget-too-small": ("gil-contention", "python-packing-loop", "per-step-scalar-sync"),
+    # Who waits for a copy keeps the other drafters waiting at the window's end.
+    "straggling-link": ("gradient-sync-wait",),
+    "numa-remote-host-buffers": ("gradient-sync-wait",),
+    "one-gpu-throttled": ("drafter-too-slow",),  # where it is a drafter's
 }
 _verdict_order = {"supported": 0, "not_enough_evidence": 1, "rejected": 2}
 
@@ -64,7 +69,7 @@ def rank(findings: list[Finding], timeline: Timeline | None = None) -> tuple[Fin
     In a run that changed, the cost of a cause counts for as long as it held. A cause comes before its own
     consequences, whatever they cost.
     """
-    named = {finding.cause for finding in findings if finding.supported}
+    named = [finding for finding in findings if finding.supported]
     whole_s = _whole_s(timeline) if timeline is not None and timeline.segments else None
 
     def cost(finding: Finding) -> float:
@@ -72,13 +77,19 @@ def rank(findings: list[Finding], timeline: Timeline | None = None) -> tuple[Fin
         part = 1.0 if whole_s is None else min(held_s / whole_s, 1.0)
         return part * (finding.measured_cost_share or 0.0)
 
+    def causes(root: Finding, effect: Finding) -> bool:
+        return effect.cause in consequences.get(root.cause, ()) and _overlap_s(root, effect) > 0
+
     def place(finding: Finding) -> tuple[int, bool, float, bool]:
-        caused = {effect for root in named for effect in consequences.get(root, ())}
-        effects = consequences.get(finding.cause, ())
-        dearest = max([cost(finding), *(cost(f) for f in findings if f.supported and f.cause in effects)])
-        return _verdict_order[finding.verdict], not finding.is_sickness, -dearest, finding.cause in caused
+        caused = any(causes(root, finding) for root in named)
+        dearest = max([cost(finding), *(cost(f) for f in named if causes(finding, f))])
+        return _verdict_order[finding.verdict], not finding.is_sickness, -dearest, caused
 
     return tuple(sorted(findings, key=place))
+
+
+def _overlap_s(one: Finding, other: Finding) -> float:
+    return min(one.range_s[1], other.range_s[1]) - max(one.range_s[0], other.range_s[0])
 
 
 def _whole_s(timeline: Timeline) -> float:
@@ -96,12 +107,18 @@ def _consider(timeline: Timeline) -> list[Finding]:
         return whole
     named = _joined([f for part in parts for f in part if f.supported and f.cause not in of_whole_runs])
     named = [finding for finding in named if finding.cause != not_enough_data.cause]
-    named += [finding for finding in whole if finding.supported and finding.cause in of_whole_runs]
+    lasting = [finding for finding in whole if finding.supported and finding.cause in of_whole_runs]
+    named = [f for f in named if f.is_sickness or not any(_fills(sick, f) for sick in lasting)] + lasting
     causes = {finding.cause for finding in named}
     longest = max(parts, key=lambda part: part[0].range_s[1] - part[0].range_s[0])
     rest = {finding.cause: finding for finding in longest if not finding.supported}
     rest |= {finding.cause: finding for finding in whole if not finding.supported}
     return named + [finding for cause, finding in rest.items() if cause not in causes]
+
+
+def _fills(sickness: Finding, state: Finding) -> bool:
+    """Whether the sickness holds for most of the time for which a stretch by itself looked sound."""
+    return _overlap_s(sickness, state) > 0.5 * (state.range_s[1] - state.range_s[0])
 
 
 def _of_stretch(timeline: Timeline, place: int) -> list[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -303,6 +304,15 @@ def test_ranking_puts_verdict_before_cost(diagnosed: Diagnosed) -> None:
     assert rank(findings[::-1])[0].cause == "prefetch-starvation"
     order = [f.verdict for f in rank(findings[::-1])]
     assert order == sorted(order, key=["supported", "not_enough_evidence", "rejected"].index)
+
+
+def test_a_throttled_drafter_comes_before_its_own_slowness(diagnosed: Diagnosed) -> None:
+    finding = replace(diagnosed(pack_s=0.6).findings[0], verdict="supported", range_s=(0.0, 100.0))
+    slow = replace(finding, cause="drafter-too-slow", measured_cost_share=0.4)
+    held = replace(finding, cause="one-gpu-throttled", measured_cost_share=0.3)
+    assert [f.cause for f in rank([slow, held])] == ["one-gpu-throttled", "drafter-too-slow"]
+    later = replace(held, range_s=(100.0, 200.0))
+    assert [f.cause for f in rank([later, slow])] == ["drafter-too-slow", "one-gpu-throttled"]
 
 
 def test_a_prefetch_that_packed_everything_early_is_no_limit(diagnosed: Diagnosed) -> None:

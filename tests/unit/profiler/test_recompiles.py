@@ -8,11 +8,14 @@ import pytest
 
 from dflash.contract.arrowlog import ArrowLog
 from dflash.contract.events import event_schema
+from profiler.compiles import CompileStretch, find_stretch
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis, Finding
 from profiler.run import Run
+from profiler.steady import read_windows
 from profiler.timeline import Timeline
 from tests.played_pipeline import play
+from tests.run_builder import RunBuilder, start_ns
 
 cause = "recompiles-from-varying-shapes"
 
@@ -32,6 +35,19 @@ def compile_inside(path: Path, *, part: float, first: int, last: int, stage: str
         for row in rows:
             log.append(tuple(row.get(name) for name in event_schema.names))
     log.close()
+
+
+def stretch_of(path: Path, compiling: range, tokens: int, secs: float = 0.1) -> CompileStretch | None:
+    """Of 40 windows of 10 s and 1,000 tokens, those in `compiling` begin with one and have `tokens`."""
+    builder = RunBuilder(path)
+    for number in range(40):
+        builder.window(number, 10.0 * (number + 1), tokens if number in compiling else 1000)
+    for count, number in enumerate(compiling, start=1):
+        builder.span("drafter", 0, "compile", 10.0 * number + 1, 10.0 * number + 1 + secs)
+        builder.gauge("drafter", 0, "recompiles", 10.0 * number + 1, count)
+    run = Run.open(builder.finish())
+    windows, _ = read_windows(run.events)
+    return find_stretch(run.events, windows, start_ns, start_ns + 400 * 10**9, start_ns)
 
 
 def look(path: Path) -> tuple[Timeline, Diagnosis, Finding]:
@@ -73,6 +89,42 @@ def test_a_few_long_compilations_are_no_pattern(tmp_path: Path) -> None:
     _, _, finding = look(path)
     assert finding.measured_cost_share is not None
     assert finding.verdict == "rejected"
+
+
+def test_the_stretch_runs_from_the_first_recompilation_to_the_pause_after_the_last(tmp_path: Path) -> None:
+    stretch = stretch_of(tmp_path / "run", range(10, 31, 5), tokens=400)
+    assert stretch is not None
+    assert (stretch.begin_s, stretch.end_s) == pytest.approx((101.0, 351.0))
+    assert stretch.seconds == pytest.approx(0.5)
+    # 26 windows of which 5 make 400 tokens: the others set the yardstick, whoever it was that compiled.
+    assert stretch.lost_share == pytest.approx(1 - (21 * 1000 + 5 * 400) / 26 / 1000)
+
+
+def test_compilations_that_slow_no_window_cost_nothing(tmp_path: Path) -> None:
+    stretch = stretch_of(tmp_path / "run", range(5, 40, 2), tokens=1000)
+    assert stretch is not None
+    assert stretch.lost_share == 0.0
+
+
+def test_windows_that_all_compile_are_no_comparison(tmp_path: Path) -> None:
+    stretch = stretch_of(tmp_path / "run", range(0, 40), tokens=500)
+    assert stretch is not None
+    assert stretch.lost_share is None
+
+
+def test_a_burst_has_no_stretch_of_its_own(tmp_path: Path) -> None:
+    assert stretch_of(tmp_path / "run", range(10, 13), tokens=100) is None
+
+
+def test_compiling_that_ends_halfway_is_told_for_its_time(tmp_path: Path) -> None:
+    path = play(tmp_path / "run", targets=1, windows=40)
+    compile_inside(path, part=0.3, first=0, last=120)  # of 240 forwards
+    timeline, diagnosis, finding = look(path)
+    assert diagnosis.primary == finding
+    assert finding.measured_cost_share == pytest.approx(0.3, abs=0.05)
+    events = Run.open(path).events
+    last_s = (events.loc[events["name"] == "recompiles", "t_ns"].max() - timeline.start_ns) / 1e9
+    assert finding.range_s == pytest.approx((timeline.range_s[0], last_s), abs=0.05 * timeline.range_s[1])
 
 
 def test_a_run_without_a_compiler_lost_nothing_to_it(tmp_path: Path) -> None:
