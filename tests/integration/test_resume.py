@@ -19,13 +19,11 @@ from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import CheckpointError, ConfigError, DFlashError
 from dflash.trainer import Trainer, TrainResult, prepare
 from dflash.window_end import WindowEnd
+from tests.small_training import on_logical_devices
 
 small = (
-    "drafter.layers=1",
-    "drafter.tap_count=2",
-    "drafter.block_size=4",
+    *on_logical_devices,
     "objective.anchors_per_document=4",
-    "data.max_length=64",
     "window.tokens=256",
     "pipeline.token_budget=256",
     "transport=peer",
@@ -55,6 +53,12 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.fixture(scope="module")
+def straight() -> TrainResult:
+    """The run of six that nothing stopped."""
+    return prepare(configure()).run()
+
+
 @pytest.fixture
 def checkpoint(stopped: Path, tmp_path: Path) -> Path:
     """A copy of the newest checkpoint, to be harmed."""
@@ -67,8 +71,9 @@ def test_the_newest_are_kept_and_nothing_else_is_left(stopped: Path) -> None:
 
 
 @pytest.mark.parametrize("source", ["", "checkpoints", "checkpoints/step-4"])
-def test_resuming_equals_the_straight_run_bit_for_bit(stopped: Path, source: str) -> None:
-    straight = prepare(configure()).run()
+def test_resuming_equals_the_straight_run_bit_for_bit(
+    stopped: Path, straight: TrainResult, source: str
+) -> None:
     rest = prepare(configure(f"run.resume={stopped / source}")).run()
     assert rest.steps_done == 6
     assert rest.losses == straight.losses[4:]
@@ -76,8 +81,7 @@ def test_resuming_equals_the_straight_run_bit_for_bit(stopped: Path, source: str
         assert torch.equal(rest.weights[name], tensor), name
 
 
-def test_resuming_under_another_split_trains_what_is_left(stopped: Path) -> None:
-    straight = prepare(configure()).run()
+def test_resuming_under_another_split_trains_what_is_left(stopped: Path, straight: TrainResult) -> None:
     rest = prepare(configure(f"run.resume={stopped}", "split=2-1", "pipeline.token_budget=64")).run()
     assert rest.losses == pytest.approx(straight.losses[4:], rel=1e-4)
 
