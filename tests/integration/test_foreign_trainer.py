@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -59,11 +60,26 @@ def record(repository: Path, folder: Path, *command: str) -> dict[str, Any]:
     return document
 
 
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, dict[str, Any]]]:
+    """Folder and document of a recording of each fault; three at once, as they mostly sleep."""
+    repository, base = Path(__file__).parents[2], tmp_path_factory.mktemp("foreign")
+    program = str(repository / "examples" / "threaded_trainer.py")
+
+    def record_one(fault: str) -> tuple[Path, dict[str, Any]]:
+        folder = base / fault
+        folder.mkdir()
+        command = (sys.executable, program, "--fault", fault, "--batches", "240")
+        return folder, record(repository, folder, *command)
+
+    with ThreadPoolExecutor(3) as pool:
+        return dict(zip(faults, pool.map(record_one, faults), strict=True))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", faults)
-def test_the_planted_fault_is_named(tmp_path: Path, repository: Path, fault: str) -> None:
-    program = str(repository / "examples" / "threaded_trainer.py")
-    document = record(repository, tmp_path, sys.executable, program, "--fault", fault, "--batches", "240")
+def test_the_planted_fault_is_named(recorded: dict[str, tuple[Path, dict[str, Any]]], fault: str) -> None:
+    folder, document = recorded[fault]
     assert document["status"] == "finished"
     diagnosis = document["diagnosis"]
     named = [finding for finding in diagnosis["findings"] if finding["verdict"] == "supported"]
@@ -72,21 +88,19 @@ def test_the_planted_fault_is_named(tmp_path: Path, repository: Path, fault: str
     assert remedy is None or remedy in diagnosis["next_step"]
     assert fault != "none" or not any(finding["is_sickness"] for finding in named)
     assert "--set" not in diagnosis["next_step"], "another trainer has none of our knobs"
-    timeline = Timeline.of(Run.open(tmp_path / "run"))
+    timeline = Timeline.of(Run.open(folder / "run"))
     assert timeline.windows["tokens"].unique().tolist() == [4096 * 8]
     assert timeline.depths.set_index("channel")["capacity"].to_dict() == {"q_pre": 8, "q_hs": 4}
     assert set(timeline.threads["stage"]) == {"prefetch", "target", "drafter"}
-    assert "q_hs" in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "q_hs" in (folder / "run" / "report.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
-def test_two_runs_of_it_are_comparable(tmp_path: Path, repository: Path) -> None:
-    program = str(repository / "examples" / "threaded_trainer.py")
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        command = (sys.executable, program, "--fault", {"a": "none", "b": "slow-drafter"}[name])
-        record(repository, tmp_path / name, *command, "--batches", "160")
-    done = profile(repository, tmp_path, "compare", "a/run", "b/run", "--fail-above", "10%", "--json")
+def test_two_runs_of_it_are_comparable(
+    recorded: dict[str, tuple[Path, dict[str, Any]]], repository: Path, tmp_path: Path
+) -> None:
+    a, b = (str(recorded[fault][0] / "run") for fault in ("none", "slow-drafter"))
+    done = profile(repository, tmp_path, "compare", a, b, "--fail-above", "10%", "--json")
     assert done.returncode == 3, done.stderr
     json.loads(done.stdout)
 
