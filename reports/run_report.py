@@ -103,13 +103,14 @@ def _badges(run: Run) -> list[Badge]:
 
 def _card(diagnosis: Diagnosis) -> VerdictCard:
     primary = diagnosis.primary
-    knobs = primary.remedy.knobs if primary is not None and primary.remedy is not None else {}
+    remedy = primary.remedy if primary is not None else None
+    command = say_settings(remedy.knobs) if remedy is not None else ""
     return VerdictCard(
         verdict=diagnosis.headline,
         why=(diagnosis.why,),
         numbers=diagnosis.numbers,
-        next=(diagnosis.next_step,),
-        command=say_settings(knobs),
+        next=(remedy.text if remedy is not None and command else diagnosis.next_step,),  # not said twice
+        command=command,
         bad=primary is not None and primary.is_sickness,
     )
 

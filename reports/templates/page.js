@@ -23,6 +23,10 @@
   // Where a legend has no room beside the title of its panel it goes below it; a long one gives way.
   const narrow = (layout) => {
     if (layout.meta?.legend === "wide") layout.showlegend = false;
+    // Words beside bars need more of a narrow axis.
+    if (layout.xaxis?.range && layout.annotations?.some((note) => note.xshift)) {
+      layout.xaxis.range = layout.xaxis.range.map((end) => 1.4 * end);
+    }
     for (const [key, legend] of Object.entries(layout).filter(([name]) => /^legend\d*$/.test(name))) {
       const axis = layout[key.replace("legend", "yaxis")];
       if (legend.xanchor !== "right" || !axis?.domain) continue;

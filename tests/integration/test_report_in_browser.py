@@ -98,6 +98,15 @@ def test_no_window_needs_scrolling_sideways(page: Browser, report: Path, width: 
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
+def test_words_beside_bars_stay_inside_a_telephone(page: Browser, report: Path) -> None:
+    page.look(width=360, height=900)
+    page.open(report, all_drawn)
+    right = "Math.max(...[...document.querySelectorAll('#chart-waterfall .annotation')].map(END))"
+    end = "(words) => words.getBoundingClientRect().right"
+    frame = "document.getElementById('chart-waterfall').getBoundingClientRect().right"
+    assert 0 < page.evaluate(right.replace("END", end)) <= page.evaluate(frame)
+
+
 def test_paper_gets_every_chart_and_the_evidence_of_what_was_found(page: Browser) -> None:
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.evaluate("document.querySelectorAll('tr.named details:not([open])').length") == 0

@@ -54,8 +54,13 @@ def test_the_report_lies_in_the_run_or_where_it_is_wanted(run_path: Path, page: 
 
 def test_the_verdict_comes_first_with_reason_and_next_step(outline: Outline, diagnosis: Diagnosis) -> None:
     words = outline.text
-    places = [words.index(said) for said in (diagnosis.headline, diagnosis.why, diagnosis.next_step)]
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.remedy is not None
+    remedy = diagnosis.primary.remedy.text  # its settings stand below it, to copy
+    said = (diagnosis.headline, diagnosis.why, diagnosis.numbers, remedy, "--set transport.preset=peer")
+    places = [words.index(part) for part in said]
     assert places == sorted(places)
+    assert "Try: --set" not in words
     assert places[0] < 600 + words.index("copying")
 
 
