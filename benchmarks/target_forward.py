@@ -107,8 +107,12 @@ def take_turns(
     }
 
 
-def measure_plain(device: Device, choice: argparse.Namespace) -> dict[str, Any]:
-    """The Qwen3-8B shape."""
+Rows = list[dict[str, Any]]
+Keep = Callable[[Rows, dict[str, Any]], None]  # takes in rows, and facts about all of them
+
+
+def measure_plain(device: Device, choice: argparse.Namespace, keep: Keep) -> bool:
+    """The Qwen3-8B shape, case by case; whether all have the same states."""
     place = device.torch_device
     dtype = torch.float32 if place.type == "cpu" else torch.bfloat16
     config = plain_config(choice.layers, tiny=choice.tiny)
@@ -129,7 +133,7 @@ def measure_plain(device: Device, choice: argparse.Namespace) -> dict[str, Any]:
     }
     if choice.tiny:
         cases = {"4 × 32": [32] * 4, "mixed 5-60": mixed_lengths(128, 5, 60)}
-    rows = []
+    facts = {"taps": list(taps), "attention": targets["ours"].kernel, "agreement": agreement}
     for name, lengths in cases.items():
         documents = Documents(lengths, config.vocab_size)
         ids = documents.rows(place)
@@ -137,7 +141,7 @@ def measure_plain(device: Device, choice: argparse.Namespace) -> dict[str, Any]:
         calls |= {own: partial(documents.run, target, "flat") for own, target in targets.items()}
         figures = take_turns(device, calls, documents.tokens, choice.rounds)
         base = figures["plain"]["forward_ms"]["median"]
-        rows += [
+        rows = [
             {
                 "shape": "Qwen3-8B",
                 "case": name,
@@ -152,14 +156,9 @@ def measure_plain(device: Device, choice: argparse.Namespace) -> dict[str, Any]:
             }
             for who, row in figures.items()
         ]
-    failures = {own: [f.failure for f in target.compiled if f.failure] for own, target in targets.items()}
-    return {
-        "rows": rows,
-        "taps": list(taps),
-        "attention": targets["ours"].kernel,
-        "not_compiled_because": failures["ours"],
-        "agreement": agreement,
-    }
+        failures = [f.failure for f in targets["ours"].compiled if f.failure]
+        keep(rows, {**facts, "not_compiled_because": failures})
+    return bool(agreement["same"])
 
 
 def exact_copy(body: nn.Module, taps: tuple[int, ...]) -> PlainDecoder:
@@ -238,21 +237,20 @@ def hybrid_in_child(choice: argparse.Namespace, *, with_kernels: bool) -> dict[s
     return cast(dict[str, Any], json.loads(done.stdout.strip().splitlines()[-1]))
 
 
-def hybrid_rows(choice: argparse.Namespace) -> tuple[list[dict[str, Any]], dict[str, str]]:
-    """Rows with and without the kernels, and why some are missing."""
-    rows, skipped = [], {}
-    for case in ("without fla", "with fla"):
-        with_kernels = case == "with fla"
-        missing = [name for name in kernel_packages if name not in package_versions(*kernel_packages)]
-        if with_kernels and kernel_packages[0] in missing:
-            skipped[case] = f"not installed: {', '.join(missing)}"
+def measure_hybrids(choice: argparse.Namespace, keep: Keep) -> None:
+    """With and without the kernels; those that cannot be measured are kept with the reason."""
+    skipped: dict[str, str] = {}
+    versions = package_versions(*kernel_packages)
+    for case in ("with fla", "without fla"):
+        if case == "with fla" and kernel_packages[0] not in versions:
+            skipped[case] = f"not installed: {kernel_packages[0]}"
+            keep([], {"skipped": skipped})
             continue
-        result = hybrid_in_child(choice, with_kernels=with_kernels)
+        result = hybrid_in_child(choice, with_kernels=case == "with fla")
         if "skipped" in result:
             skipped[case] = result["skipped"]
-            continue
-        rows += [{"shape": "Qwen3.5-27B hybrid", "case": case, **row} for row in result["rows"]]
-    return rows, skipped
+        rows = [{"shape": "Qwen3.5-27B hybrid", "case": case, **row} for row in result.get("rows", [])]
+        keep(rows, {"skipped": skipped, "kernels": versions})
 
 
 def main() -> int:
@@ -272,22 +270,27 @@ def main() -> int:
             sys.modules["fla"] = sys.modules["causal_conv1d"] = cast(Any, None)  # an import of them fails
         print(json.dumps(measure_hybrid(open_device(), choice)))
         return 0
-    document = measure_plain(open_device(), choice)
+    document: dict[str, Any] = {"tiny": choice.tiny, "rows": []}
+
+    def keep(rows: Rows, facts: dict[str, Any]) -> None:
+        document["rows"] += rows
+        document.update(facts)
+        for row in rows:
+            print(
+                f"{row['shape']}, {row['case']}: {row['name']:18} {row['forward_ms']['median']:9.1f} ms "
+                f"{row['tokens_per_s']:9.0f} tokens/s, {row['times_as_fast']:.2f} times as fast as plain",
+                flush=True,
+            )
+        write_result(choice.out, "target_forward", document)
+
+    same = measure_plain(open_device(), choice, keep)
     free_memory()
-    more, skipped = hybrid_rows(choice) if choice.hybrid_layers else ([], {})
-    document["rows"] += more
-    for row in document["rows"]:
-        print(
-            f"{row['shape']}, {row['case']}: {row['name']:18} {row['forward_ms']['median']:9.1f} ms "
-            f"{row['tokens_per_s']:9.0f} tokens/s, {row['times_as_fast']:.2f} times as fast as plain",
-            flush=True,
-        )
-    for case, reason in skipped.items():
+    if choice.hybrid_layers:
+        measure_hybrids(choice, keep)
+    for case, reason in document.get("skipped", {}).items():
         print(f"Qwen3.5-27B hybrid, {case}: n/a: {reason}")
     print(json.dumps(document["agreement"]))
-    facts = {"tiny": choice.tiny, "skipped": skipped, "kernels": package_versions(*kernel_packages)}
-    write_result(choice.out, "target_forward", {**facts, **document})
-    return 0 if document["agreement"]["same"] else 1
+    return 0 if same else 1
 
 
 if __name__ == "__main__":
