@@ -49,10 +49,11 @@ def write_page(path: Path, html: str) -> Path:
         temporary.write_bytes(html.encode("utf-8", errors="backslashreplace"))
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise RunError(
             f"the report cannot be written: {error}", where=str(path), remedy="choose another --out"
         ) from None
+    finally:  # Ctrl-C too leaves the old page, and nothing beside it
+        temporary.unlink(missing_ok=True)
     return path
 
 

@@ -32,6 +32,22 @@ def test_a_page_replaces_the_old_one_whole(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 
 
+def test_an_interrupt_while_writing_leaves_the_old_page_and_nothing_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """C096: the moment before the new page gets its name."""
+    path = write_page(tmp_path / "report.html", "old")
+
+    def interrupt(self: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        write_page(path, "new")
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_a_name_that_is_no_unicode_is_written_all_the_same(tmp_path: Path) -> None:
     path = write_page(tmp_path / "report.html", b"a\xff".decode("utf-8", "surrogateescape"))
     assert path.read_text(encoding="utf-8") == "a\\udcff"
