@@ -1,11 +1,11 @@
 """Whole pipelines end to end: a naive one with SpecForge's drafter against ours, every transport and split.
 
     python benchmarks/pipeline.py --out FILE.json --site DIR [--gpus 1|2] [--settings big small mixed]
-        [--runs peer pinned host ...] [--batches 24] [--layers 36] [--set KNOB=VALUE]
+        [--runs peer host ...] [--hard-runs peer 2-2 ...] [--batches 24] [--layers 36] [--set KNOB=VALUE]
 Qwen3-8B shapes with random weights and tokens; DIR holds SpecForge's unpacked wheels (see
 against_specforge.py); without --site the naive pipeline is left out. With one GPU both roles share it, so
 that a copy is only made where a path asks for one. Settings: big (a document of 8192 tokens a batch), small
-(2048), mixed (100 to 4000 tokens, budget 8192). The naive pipeline runs first and last in `big`, which shows
+(2048), mixed (100 to 4000 tokens, budget 8192). The naive pipeline runs in `big`, first and last, which shows
 drift. `efficiency` is against what the stages reach alone, measured before and after; `exposed_copy_share`
 is the share of time in which stages stood still for copies, all stages together. `--tiny` runs on the CPU,
 for trying this page.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,12 @@ def measure(choice: argparse.Namespace) -> list[dict[str, Any]]:
     for name in choice.settings:
         start_afresh()  # each setting has shapes of its own
         setting = settings(choice.layers, tiny=choice.tiny)[name]
-        naive = choice.site is not None and setting.uniform
+        naive = choice.site is not None and name == "big"
+        ways = ("peer", "host") if choice.gpus > 1 else ("within", "host")
         if naive:
-            for row in run_naive(setting, choice):
+            for row in run_naive(setting, choice, ways):
                 keep(row)
-        for run in choice.runs:
+        for run in choice.runs if name == "big" else choice.hard_runs or choice.runs:
             split, changes = runs[run]
             changes = [*changes, *([] if run == "colocated" else [f"devices.gpus={choice.gpus}"])]
             split = split.format(gpus=choice.gpus)
@@ -71,14 +73,14 @@ def measure(choice: argparse.Namespace) -> list[dict[str, Any]]:
                     run, setting, setting.batches_for(choice.batches), split, [*changes, *choice.changes]
                 )
             )
-        if naive and name == "big":
-            for row in run_naive(setting, choice):
+        if naive:
+            for row in run_naive(setting, choice, ways[:1]):
                 keep(row)
     return rows
 
 
-def run_naive(setting: Setting, choice: argparse.Namespace) -> list[dict[str, Any]]:
-    """The naive pipeline, every way that these GPUs allow."""
+def run_naive(setting: Setting, choice: argparse.Namespace, ways: Sequence[str]) -> list[dict[str, Any]]:
+    """The naive pipeline, in each of these ways."""
     cuda = torch.cuda.is_available()
     places = [torch.device("cuda", i) if cuda else torch.device("cpu") for i in range(choice.gpus)]
     device: Device = CudaDevice(choice.gpus - 1) if cuda else LogicalDevice(0)
@@ -91,7 +93,6 @@ def run_naive(setting: Setting, choice: argparse.Namespace) -> list[dict[str, An
             changes=[f"target.model={setting.target_name}"],
         )
         pipeline = NaivePipeline(case, places[0], liger=cuda)
-        ways = ("peer", "host") if choice.gpus > 1 else ("within", "host")
         return [
             {"setting": setting.name, **pipeline.run(way, setting.batches_for(choice.batches))}
             for way in ways
@@ -121,6 +122,7 @@ def main() -> int:
     parser.add_argument("--settings", nargs="+", choices=("big", "small", "mixed"), default=["big"])
     default_runs = ["peer", "pinned", "shared", "host", "colocated", "lockstep"]
     parser.add_argument("--runs", nargs="+", choices=tuple(runs), default=default_runs)
+    parser.add_argument("--hard-runs", nargs="+", choices=tuple(runs), help="of `small` and `mixed`")
     parser.add_argument("--batches", type=int, default=24, help="of a run in `big`; others take as long")
     parser.add_argument("--layers", type=int, default=36, help="of the target")
     parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", dest="changes")

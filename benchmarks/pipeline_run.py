@@ -35,7 +35,7 @@ from dflash.window import batches
 from profiler.throughput import bootstrap_interval
 
 warm_share = 0.3  # of the windows, at the start, that do not count
-alone_steps = 8
+alone_steps = 6
 
 
 @functools.cache
