@@ -261,4 +261,5 @@ def _leave_out(frame: pd.DataFrame, odd: Mapping[str, pd.Series]) -> tuple[pd.Da
     for reason, mask in odd.items():
         counts[reason] = int((kept & mask).sum())
         kept &= ~mask
-    return frame[kept].copy(), counts
+    # Of a long run a copy is a second's work, and hardly any run has odd rows.
+    return frame if kept.all() else frame[kept].copy(), counts

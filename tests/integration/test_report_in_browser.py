@@ -9,7 +9,11 @@ import pytest
 
 from benchmarks.headless_browser import Browser
 from benchmarks.report_speed import all_drawn, find_browser
+from dflash.contract.rundir import RunDir
+from profiler.comparison import compare
 from profiler.examination import examine
+from profiler.run import Run
+from reports.comparison_report import write_comparison_report
 from reports.run_report import write_run_report
 from tests.played_pipeline import play
 
@@ -105,6 +109,22 @@ def test_words_beside_bars_stay_inside_a_telephone(page: Browser, report: Path) 
     end = "(words) => words.getBoundingClientRect().right"
     frame = "document.getElementById('chart-waterfall').getBoundingClientRect().right"
     assert 0 < page.evaluate(right.replace("END", end)) <= page.evaluate(frame)
+
+
+def test_a_comparison_is_drawn_without_a_word_or_a_request(
+    browser: Browser, report: Path, tmp_path: Path
+) -> None:
+    RunDir(report.parent).update(workload={"data.seed": 0})
+    run = Run.open(report.parent)
+    path = write_comparison_report(compare(run, run), tmp_path / "compare.html")
+    browser.look(width=360, height=900)
+    browser.log.clear()
+    browser.requests.clear()
+    browser.open(path, all_drawn)
+    assert browser.evaluate("document.querySelectorAll('.chart.js-plotly-plot').length") == 2
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 360
+    assert browser.log == []
+    assert set(browser.requests) == {path.as_uri()}
 
 
 def test_paper_gets_every_chart_and_the_evidence_of_what_was_found(page: Browser) -> None:
