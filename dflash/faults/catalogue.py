@@ -44,14 +44,16 @@ catalogue: dict[str, Fault] = {
         Fault(
             name="deep-queue",
             cause="host-staging-queue-too-deep",
-            does="the same behind a queue of 40 large batches",
+            does="the same behind a queue of 24 large batches, which it fills",
+            strengths=(0.2, 0.4, 0.6),  # weaker ones fill no queue within seconds
             plant=slow_copies.slow_from_host,
             knobs={
                 **_host,
-                "transport.depth": 40,
-                "pipeline.token_budget": 512,
-                "drafter.taps": (0, 1, 2, 3),
-                "run.max_steps": 50,
+                "transport.depth": 24,
+                "pipeline.token_budget": 1024,
+                "window.tokens": 1024,
+                "drafter.taps": tuple(range(8)),
+                "run.max_steps": 45,
             },
         ),
         Fault(
@@ -110,7 +112,7 @@ catalogue: dict[str, Fault] = {
             does="every forward has a fixed cost, whatever its tokens",
             unit="share of a forward of 256 tokens",
             plant=slow_stages.small_batches,
-            knobs={"window.tokens": 3072, "run.max_steps": 14},  # there is room for larger ones
+            knobs={"window.tokens": 4096, "run.max_steps": 13},  # there is room for larger ones
         ),
         Fault(
             name="slow-kernels",

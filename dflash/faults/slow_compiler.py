@@ -27,7 +27,10 @@ def recompiles(rig: Rig, lost: float) -> None:
     owed_s = [0.0] * rig.pace.targets
 
     def act(index: int, batch: Batch) -> None:
-        config.recompile_limit = config.accumulated_recompile_limit = 1 << 30  # each thread has its own
+        # Of each thread in some versions of torch; in others of all, and what `dynamic=False` sets while one
+        # thread compiles another unsets: then a shape is taken as variable, and nothing compiles again.
+        config.automatic_dynamic_shapes, config.assume_static_by_default = False, True
+        config.recompile_limit = config.accumulated_recompile_limit = 1 << 30
         owed_s[index] += more_s * batch.tokens
         while owed_s[index] > 0:
             start_s = time.monotonic()

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from profiler.capacity import Loads, measure_loads
+from profiler.cpu_waits import cpu_wait
 from profiler.finding import Evidence, Finding, Remedy, Scalar
 from profiler.rules import per_step_scalar_sync
 from profiler.rules.remedies import moved_device, moved_device_rate
@@ -30,11 +31,14 @@ step_work: Final = ("forward", "backward", "sum", "optimizer", "load", "compile"
 def cost(timeline: Timeline, loads: Loads) -> float | None:
     """How much faster targets are than the drafters' work alone: copies and waits are other causes.
 
-    Of targets the waits for the GIL do not count either: work is set against work.
+    Of targets the waits for the GIL do not count either: work is set against work. That threads had no CPU is
+    a matter of the machine.
     """
     alone = loads.drafter.busy - per_step_scalar_sync.waited(timeline, loads.drafter)
+    alone -= cpu_wait(timeline, loads.drafter) or 0.0
+    occupied = loads.target.occupied - loads.target.gil_wait - (cpu_wait(timeline, loads.target) or 0.0)
     work = loads.drafter.seconds_per_token(alone)
-    forward = loads.target.seconds_per_token(loads.target.occupied - loads.target.gil_wait)
+    forward = loads.target.seconds_per_token(occupied)
     if not work or forward is None:
         return None
     return max(1.0 - max((forward, *loads.prefetch_pace)) / work, 0.0)
@@ -69,6 +73,7 @@ def check(timeline: Timeline) -> list[Finding]:
         ],
         evidence=[
             share("drafters working", drafter.busy),
+            share("drafters ready to run, without a CPU", cpu_wait(timeline, drafter), "not sampled"),
             share("drafters copying", drafter.copies),
             *(share(f"drafters in {name}", part) for name, part in side),
             share("targets waiting for room", target.wait("put q_hs")),

@@ -34,9 +34,9 @@ def apart_from_host(timeline: Timeline) -> Check:
     return Check(not timeline.unified_memory, "the GPUs use the host's memory, so nothing is staged in it")
 
 
-def waiting_items(timeline: Timeline) -> float | None:
-    """Hidden-state batches in the queues on average, over all queues."""
-    mean = queue_share(timeline, "q_hs", "mean")
+def waiting_items(timeline: Timeline, column: str = "mean") -> float | None:
+    """Hidden-state batches in the queues on average, over all queues; `late_mean`: at the end of the run."""
+    mean = queue_share(timeline, "q_hs", column)
     queues = sum(name.startswith("q_hs") for name in timeline.depths["channel"])
     return None if mean is None else mean * queues
 
@@ -49,15 +49,20 @@ def resident_bytes(timeline: Timeline) -> float | None:
     return float(means.sum()) if "rss_anon_bytes" in means.index else None
 
 
-def staged_share(timeline: Timeline) -> float | None:
+def staged_share(timeline: Timeline, column: str = "mean") -> float | None:
     """The part of resident memory that is batches waiting: depth × bytes ÷ RSS. None when one is unknown."""
-    items, size, resident = waiting_items(timeline), item_bytes(timeline), resident_bytes(timeline)
+    items, size, resident = waiting_items(timeline, column), item_bytes(timeline), resident_bytes(timeline)
     return None if items is None or size is None or not resident else items * size / resident
 
 
 def is_deep(timeline: Timeline) -> bool | None:
     """Whether many batches wait in host memory, and, where memory was sampled, are a real part of it."""
-    items, part = waiting_items(timeline), staged_share(timeline)
+    deep = [_is_deep(timeline, column) for column in ("mean", "late_mean")]
+    return True if True in deep else deep[0]
+
+
+def _is_deep(timeline: Timeline, column: str) -> bool | None:
+    items, part = waiting_items(timeline, column), staged_share(timeline, column)
     if items is None:
         return None
     return items >= deep_items and (part is None or part >= staged_rss_share)

@@ -16,6 +16,7 @@ import pandas as pd
 
 from dflash.contract.errors import ConfigError
 from profiler.capacity import Loads, StageLoad, measure_loads
+from profiler.cpu_waits import cpu_wait
 from profiler.finding import Finding, Remedy, Scalar, Verdict
 from profiler.gpus import full_work, power_of_little_work
 from profiler.rules.verdicts import (
@@ -157,24 +158,16 @@ def fixed_cost(timeline: Timeline, load: StageLoad) -> FixedCost | None:
     slope, at_zero = np.polyfit(tokens, took_s, 1)
     noise = np.square(took_s - at_zero - slope * tokens).sum() / (len(tokens) - 2)
     error_s = np.sqrt(noise * (1 + np.square(tokens.mean() / tokens.std())) / len(tokens))
-    waited = load.gil_wait + (_waiting_for_cpu(timeline, load) or 0.0)
+    waited = load.gil_wait + (cpu_wait(timeline, load) or 0.0)
     part, error = (float(seconds / took_s.mean()) for seconds in (at_zero, error_s))
     own = min(max(part - waited, 0.0), 1.0)
     wanted = own / (1 - own) * (1 - left_fixed) / left_fixed * tokens.mean() if own < 1 else np.inf
     return FixedCost(share=own, least=min(part - waited - 3 * error, 1.0), tokens=float(wanted))
 
 
-def _waiting_for_cpu(timeline: Timeline, load: StageLoad) -> float | None:
-    """Share of a stage's time without a CPU; None where that was not sampled."""
-    threads, own = timeline.gil.threads, timeline.threads
-    mine = threads[threads["tid"].isin(own.loc[own["stage"] == load.stage, "tid"])]
-    share_of_time = float(mine["cpu_wait_share"].astype(float).mean()) if len(mine) else np.nan
-    return share_of_time if np.isfinite(share_of_time) else None
-
-
 def _least_named(timeline: Timeline, load: StageLoad) -> float:
     """What the part without tokens must come to: more where waits for the GIL could be what it is."""
-    known = timeline.gil.reason is None and _waiting_for_cpu(timeline, load) is not None
+    known = timeline.gil.reason is None and cpu_wait(timeline, load) is not None
     return named_cost_share if known else mostly_fixed
 
 

@@ -48,8 +48,15 @@ by_events = (
     "slow-gradients",
 )
 knobs = {
-    "deep-queue": {"transport.depth": 12, "run.max_steps": 18},  # soon full
+    "deep-queue": {  # soon full
+        "transport.depth": 12,
+        "pipeline.token_budget": 512,
+        "window.tokens": 768,
+        "drafter.taps": (0, 1, 2, 3),
+        "run.max_steps": 18,
+    },
     "slow-drafter": {"run.max_steps": 13},
+    "small-batches": {"window.tokens": 3072},
 }
 busy_others = 0.3  # of a core, above which a run is not this test's own
 crowded = 0.15  # of a stage's time without a CPU

@@ -100,8 +100,9 @@ def batches_taking(
         reason=None if sampled else not_sampled,
     )
     threads = pd.DataFrame({"stage": ["target"], "tid": [7]})
-    gpus = pd.DataFrame(columns=gpu_columns)
-    return cast(Timeline, SimpleNamespace(batches=batches, gil=gil, threads=threads, gpus=gpus))
+    service = pd.DataFrame({"stage": ["target"], "clock": ["host"]})
+    parts = {"batches": batches, "gil": gil, "threads": threads, "service": service}
+    return cast(Timeline, SimpleNamespace(**parts, gpus=pd.DataFrame(columns=gpu_columns)))
 
 
 def at_work(busy: float = 0.97, gil_wait: float = 0.0, stage: str = "target") -> StageLoad:
