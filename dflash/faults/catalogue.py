@@ -112,7 +112,7 @@ catalogue: dict[str, Fault] = {
             does="every forward has a fixed cost, whatever its tokens",
             unit="share of a forward of 256 tokens",
             plant=slow_stages.small_batches,
-            knobs={"window.tokens": 4096, "run.max_steps": 13},  # there is room for larger ones
+            knobs={"window.tokens": 4096, "run.max_steps": 15},  # there is room for larger ones
         ),
         Fault(
             name="slow-kernels",
