@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from dflash.contract.errors import DFlashError
@@ -23,10 +23,13 @@ def become_trainer(arguments: Sequence[str]) -> NoReturn:
     os.execv(command[0], command)
 
 
-def ask_trainer(arguments: Sequence[str], *, text: str = "", limit_s: float) -> tuple[int, str]:
+def ask_trainer(
+    arguments: Sequence[str], *, text: str = "", limit_s: float, environ: Mapping[str, str] | None = None
+) -> tuple[int, str]:
     """Run the trainer with `arguments`, `text` on its stdin; its exit code and what it wrote to stdout.
 
-    It talks on our stderr. Raises DFlashError when it takes longer than `limit_s`; it is then killed.
+    It talks on our stderr. `environ`: its environment, ours without it. Raises DFlashError when it takes
+    longer than `limit_s`; it is then killed.
     """
     command = [*python_command(), *arguments]
     try:
@@ -38,6 +41,7 @@ def ask_trainer(arguments: Sequence[str], *, text: str = "", limit_s: float) -> 
             encoding="utf-8",
             timeout=limit_s,
             check=False,
+            env=environ,
         )
     except subprocess.TimeoutExpired:
         raise DFlashError(

@@ -25,15 +25,25 @@ class Conclusion:
     troubles: tuple[str, ...] = ()
 
 
-def examine_kept(run_path: Path) -> tuple[Examination, tuple[str, ...]]:
-    """What is found in a run, kept beside it where the disk allows, and what went wrong with that.
+def examine_here(run_path: Path, *, measure: bool) -> Examination:
+    """What is found in a run; where its GPUs are this machine's, suspected links are measured if `measure`.
 
     Raises RunError.
     """
+    from cli.links_on_the_spot import measure_suspects
     from profiler.ceilings import machine_file
     from profiler.examination import examine
 
     examined = examine(run_path, machine_file())
+    return measure_suspects(examined) if measure else examined
+
+
+def examine_kept(run_path: Path, *, measure: bool) -> tuple[Examination, tuple[str, ...]]:
+    """The same, kept beside the run where the disk allows, and what went wrong with that.
+
+    Raises RunError.
+    """
+    examined = examine_here(run_path, measure=measure)
     try:
         examined.diagnosis.save(run_path)
     except RunError as error:  # a run on a read-only disk can still be diagnosed
@@ -41,12 +51,12 @@ def examine_kept(run_path: Path) -> tuple[Examination, tuple[str, ...]]:
     return examined, ()
 
 
-def conclude(run_path: Path) -> Conclusion:
-    """Diagnosis and report; the run stays as it is where one of them cannot be had."""
+def conclude(run_path: Path, *, measure: bool = False) -> Conclusion:
+    """Diagnosis and report; the run stays as it is where one of them cannot be had. `measure`: see above."""
     from reports.run_report import write_run_report
 
     try:
-        examined, troubles = examine_kept(run_path)
+        examined, troubles = examine_kept(run_path, measure=measure)
     except RunError as error:
         return Conclusion(None, None, (error.render(),))
     try:

@@ -24,6 +24,7 @@ from cli.console import Program, print_json, say, show, stdout_kept_for_result
 from cli.diagnosis_text import full_diagnosis, verdict_card
 from cli.install_check import check_install
 from cli.layout import facts
+from cli.links_on_the_spot import NoMeasure
 from cli.options import AsJson
 from dflash.contract.rundir import new_run_path
 
@@ -48,6 +49,7 @@ def record_command(
     time_limit: Annotated[
         float | None, typer.Option(min=0.1, help="Stop the command after this time.", metavar="S")
     ] = None,
+    no_measure: NoMeasure = False,
     as_json: AsJson = False,
 ) -> None:
     """Run a command, record, diagnose, report.
@@ -68,7 +70,7 @@ def record_command(
         recording = record(command, run_path, options)
     if recording.reason is not None:
         say(f"the command {recording.status}: {recording.reason}")
-    conclusion = conclude(run_path)
+    conclusion = conclude(run_path, measure=not no_measure)
     diagnosis, report = conclusion.diagnosis, conclusion.report
     _say_all(conclusion.troubles)
     if as_json:
@@ -89,12 +91,13 @@ def record_command(
 
 
 @program.app.command("diagnose")
-def diagnose_run(run: RunPath, as_json: AsJson = False) -> None:
+def diagnose_run(run: RunPath, no_measure: NoMeasure = False, as_json: AsJson = False) -> None:
     """Say what limits a recorded run.
 
-    Every cause that was considered, with its evidence. Works anywhere, without GPU or torch.
+    Every cause that was considered, with its evidence. Works anywhere, without GPU or torch. Where the run's
+    GPUs are here and free, links that are suspected are measured, for some seconds.
     """
-    examined, troubles = examine_kept(run)
+    examined, troubles = examine_kept(run, measure=not no_measure)
     diagnosis = examined.diagnosis
     _say_all(troubles)
     if as_json:

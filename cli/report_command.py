@@ -7,7 +7,9 @@ from typing import Annotated, Final
 
 import typer
 
+from cli.conclusion import examine_here, examine_kept
 from cli.console import print_json, say, show
+from cli.links_on_the_spot import NoMeasure
 from cli.options import AsJson
 from dflash.contract.errors import UsageError
 
@@ -23,6 +25,7 @@ def report_run(
     form: Annotated[
         str, typer.Option("--format", help="html: one page. md: Markdown for an issue.", metavar="html|md")
     ] = "html",
+    no_measure: NoMeasure = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the report of a recorded run.
@@ -36,13 +39,11 @@ def report_run(
             expected="html or md; for paper or a picture, print the page from a browser",
         )
     if form == "md":
-        _write_markdown(run, out, as_json)
+        _write_markdown(run, out, measure=not no_measure, as_json=as_json)
         return
-    from profiler.ceilings import machine_file
-    from profiler.examination import examine
     from reports.run_report import write_run_report
 
-    examined = examine(run, machine_file())
+    examined = examine_here(run, measure=not no_measure)
     if out is None:  # a report elsewhere leaves the run as it is
         examined.diagnosis.save(run)
     path = write_run_report(examined, out)
@@ -52,12 +53,11 @@ def report_run(
         show(str(path))
 
 
-def _write_markdown(run_path: Path, out: Path | None, as_json: bool) -> None:
-    from cli.conclusion import examine_kept
+def _write_markdown(run_path: Path, out: Path | None, *, measure: bool, as_json: bool) -> None:
     from reports.page import write_page
     from reports.run_markdown import describe_run
 
-    examined, troubles = examine_kept(run_path)
+    examined, troubles = examine_kept(run_path, measure=measure)
     for trouble in troubles:
         say(trouble)
     body = describe_run(examined)

@@ -80,21 +80,30 @@ class Loads:
     target: StageLoad
     drafter: StageLoad
 
-    def lost_share(self, *, target: float = 0.0, drafter: float = 0.0, prefetch: float = 0.0) -> float | None:
+    def lost_share(
+        self,
+        *,
+        target: float = 0.0,
+        drafter: float = 0.0,
+        prefetch: float = 0.0,
+        busiest_drafter: float | None = None,
+    ) -> float | None:
         """Share of the throughput lost to costs that take these shares of the stages' time.
 
         The slowest stage sets the pace; with the costs removed, another may. The gain is set against all
         time of the slowest stage, its waits included: a removed cost gives back the time that it took, and
-        no wait that has another reason. None when a pace is unknown.
+        no wait that has another reason. None when a pace is unknown. `busiest_drafter`: how much of its time
+        that drafter is occupied which holds the others up, instead of their mean.
         """
-        costs = [(self.target, target), (self.drafter, drafter)]
+        held = self.drafter.occupied if busiest_drafter is None else busiest_drafter
+        costs = [(self.target, self.target.occupied, target), (self.drafter, held, drafter)]
         if self.prefetch is not None and self.prefetch_pace:
-            costs.append((self.prefetch, prefetch))
+            costs.append((self.prefetch, self.prefetch.occupied, prefetch))
         paces = [
             (now, without, load)
-            for load, removed in costs
-            if (now := load.seconds_per_token(load.occupied)) is not None
-            and (without := load.seconds_per_token(max(load.occupied - removed, 0.0))) is not None
+            for load, occupied, removed in costs
+            if (now := load.seconds_per_token(occupied)) is not None
+            and (without := load.seconds_per_token(max(occupied - removed, 0.0))) is not None
         ]
         if len(paces) < len(costs):
             return None

@@ -196,7 +196,7 @@ class _Stage:
 
     def carry(self, target: int, drafter: int, facts: dict[str, Any]) -> Generator[Step, None, float]:
         """Start a batch's copies once one of two send buffers is free; when the last of them ends."""
-        host, here, there = "host", f"logical:{target}", f"logical:{self.p.targets + drafter}"
+        host, here, there = "host", f"logical:target{target}", f"logical:drafter{drafter}"
         hops = [
             (here, host, "pinned", self.p.down_s.get(target, 0.0)),
             (host, there, "pinned", self.p.up_s.get(drafter, 0.0)),

@@ -41,7 +41,7 @@ def cost(timeline: Timeline, loads: Loads) -> float | None:
     suspected = _suspected(timeline, groups)
     if any(group.told_only for group in suspected):
         return loads.lost_share(target=_staging(loads))
-    return lost_to(suspected, loads)
+    return lost_to(suspected, timeline, loads)
 
 
 def check(timeline: Timeline) -> list[Finding]:
@@ -56,7 +56,7 @@ def check(timeline: Timeline) -> list[Finding]:
     case = Case(
         cause=cause,
         summary="" if worst is None else _describe(worst),
-        cost=lost_to(slow, loads) if nodes is False else cost(timeline, loads),
+        cost=lost_to(slow, timeline, loads) if nodes is False else cost(timeline, loads),
         cost_reason="rates of copies to or from host memory are not known of two GPUs",
         least_cost=compared_cost_share,
         checks=[

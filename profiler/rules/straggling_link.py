@@ -33,7 +33,7 @@ def cost(timeline: Timeline, loads: Loads) -> float | None:
     """What slow links cost that memory nodes do not explain; None where no two links can be compared."""
     groups = compare(timeline)
     known = [group for group in groups if not group.told_only]
-    return lost_to(_suspected(timeline), loads) if known else None
+    return lost_to(_suspected(timeline), timeline, loads) if known else None
 
 
 def check(timeline: Timeline) -> list[Finding]:

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Literal
 
+import pandas as pd
+
 from profiler.capacity import Loads, host_paths
 from profiler.timeline import Timeline
+from profiler.waits import beside_stages
 
 uneven_factor: Final = 1.5  # fastest over slowest: equal links of one run differ by a few per cent
 least_bytes: Final = 100_000  # of a copy: smaller ones tell of latency, not of the link
@@ -66,12 +69,21 @@ class LinkGroup:
         """Whether only rates are known, and not whose time they cost."""
         return all(link.seconds is None for link in self.links)
 
-    def excess_s(self, stage: str) -> float:
-        """Seconds of a stage's waits that there would not be at the fastest link's rate."""
+    def excess_s(self, stage: str, *, of: str | None = None, threads: int = 1) -> float:
+        """Seconds of a stage's waits that there would not be at the fastest link's rate.
+
+        `of`: only those of the thread on that device. A link that leads elsewhere is waited for by all
+        `threads` of the stage alike.
+        """
         best, total = self.fastest.gb_per_s, 0.0
         for link in self.slow:
             waited_s = link.target_wait_s if stage == "target" else link.drafter_wait_s
-            total += min(waited_s, (link.seconds or 0.0) * (1.0 - link.gb_per_s / best))
+            added_s = min(waited_s, (link.seconds or 0.0) * (1.0 - link.gb_per_s / best))
+            if of is not None and self.way == "down":
+                added_s /= threads
+            elif of is not None and link.devices[-1] != of:
+                added_s = 0.0
+            total += added_s
         return total
 
     @property
@@ -94,14 +106,22 @@ def compare(timeline: Timeline) -> tuple[LinkGroup, ...]:
     groups = tuple(_span_groups(timeline))
     if any(group.way == "down" and group.is_uneven for group in groups):
         return groups
-    told = timeline.series("d2h_gb_per_s")
-    told = told[(told["key"] != "*") & (told["value"] > 0)]
-    means = told.groupby("key", observed=True)["value"].median()
+    means = _told_rates(timeline)
     links = tuple(Link(name=str(k), devices=(str(k),), gb_per_s=float(v)) for k, v in means.items())
     if len(links) < 2:
         return groups
     others = (group for group in groups if group.way != "down")
     return (*others, LinkGroup(way="down", path="host", own=True, links=links))
+
+
+def _told_rates(timeline: Timeline) -> pd.Series:
+    """GB/s by GPU; none where they were told for less than half of the range."""
+    told = timeline.series("d2h_gb_per_s")
+    told = told[(told["key"] != "*") & (told["value"] > 0)]
+    lo_s, hi_s = timeline.range_s
+    if len(told) and told["t_s"].max() - told["t_s"].min() < 0.5 * (hi_s - lo_s):
+        told = told[:0]
+    return told.groupby("key", observed=True)["value"].median()
 
 
 def _span_groups(timeline: Timeline) -> Iterator[LinkGroup]:
@@ -157,12 +177,31 @@ def excess_share(groups: Iterable[LinkGroup], loads: Loads, stage: str, *, own_o
     return seconds / (load.threads * load.range_s) if load.range_s else 0.0
 
 
-def lost_to(groups: Iterable[LinkGroup], loads: Loads) -> float | None:
-    """Share of the throughput that slow links cost, where it is known whose time they take."""
+def lost_to(groups: Iterable[LinkGroup], timeline: Timeline, loads: Loads) -> float | None:
+    """Share of the throughput that slow links cost, where it is known whose time they take.
+
+    A target that is held up leaves batches to its siblings. A drafter has its batches already, and at the end
+    of a window the others wait for it: so drafters cost what the busiest of them is kept by.
+    """
     chosen = tuple(groups)
+    now, without = _busiest_drafter(chosen, timeline, loads)
     return loads.lost_share(
-        target=excess_share(chosen, loads, "target"), drafter=excess_share(chosen, loads, "drafter")
+        target=excess_share(chosen, loads, "target"), drafter=now - without, busiest_drafter=now
     )
+
+
+def _busiest_drafter(groups: tuple[LinkGroup, ...], timeline: Timeline, loads: Loads) -> tuple[float, float]:
+    """How much of its time the busiest drafter is occupied, now and without what slow links add."""
+    mine = timeline.devices[timeline.devices["stage"] == "drafter"]
+    waits = mine[(mine["kind"] == "wait") & ~mine["name"].isin((*beside_stages, "device_wait"))]
+    whole_s = loads.drafter.range_s
+    shares = []
+    for index, device in mine[["index", "device"]].drop_duplicates().itertuples(index=False):
+        waited = float(waits.loc[waits["index"] == index, "seconds"].sum()) / whole_s
+        threads = loads.drafter.threads
+        added_s = [group.excess_s("drafter", of=str(device), threads=threads) for group in groups]
+        shares.append((1.0 - waited, 1.0 - waited - sum(added_s) / whole_s))
+    return max(now for now, _ in shares), max(max(without, 0.0) for _, without in shares)
 
 
 def on_another_node(timeline: Timeline, group: LinkGroup) -> bool | None:

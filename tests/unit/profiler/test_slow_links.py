@@ -27,9 +27,8 @@ def diagnosed(path: Path, nodes: list[int] | None = None, **settings: Any) -> Di
     if nodes is not None:
         targets = settings.get("targets", 3)
         devices = [
-            {"name": f"logical:{i}", "role": "target" if i < targets else "drafter", "index": i % targets,
-             "uuid": f"GPU-{i}"}
-            for i in range(len(nodes))
+            {"name": f"logical:{role}{index}", "role": role, "index": index, "uuid": f"GPU-{number}"}
+            for number, (role, index) in enumerate([*[("target", i) for i in range(targets)], ("drafter", 0)])
         ]  # fmt: skip
         gpus = [{"uuid": f"GPU-{i}", "numa_node": node} for i, node in enumerate(nodes)]
         listed = {str(node): "0-3" for node in sorted(set(nodes))}
@@ -59,11 +58,11 @@ def rate_of(path: Path, **settings: Any) -> float:
 @pytest.mark.parametrize(
     ("settings", "cured", "slow"),
     [
-        (slow_download, {"down_s": quick}, "logical:2"),
+        (slow_download, {"down_s": quick}, "logical:target2"),
         (
             {"preset": "pinned", "drafters": 2, "down_s": quick, "up_s": {0: 0.1, 1: 1.5}},
             {"up_s": {0: 0.1, 1: 0.1}},
-            "logical:4",
+            "logical:drafter1",
         ),
     ],
 )
@@ -75,19 +74,17 @@ def test_copies_beside_the_stages_to_and_from_far_buffers_are_named(
     gained = rate_of(tmp_path / "healthy", **{**settings, **cured})
     lost = 1.0 - rate_of(tmp_path / "again", **settings) / gained
     assert lost > 0.2
-    assert finding.measured_cost_share is not None
-    # A stage's cost is a mean over its threads: where the others wait for one, it is more.
-    assert 0.4 * lost < finding.measured_cost_share < lost + 0.12
+    assert finding.measured_cost_share == pytest.approx(lost, abs=0.12)
 
 
 def test_a_slow_pair_of_devices_is_a_link(tmp_path: Path) -> None:
     pairs = {(target, 0): 0.1 for target in range(3)}
     settings = {"preset": "peer", "peer_s": {**pairs, (1, 0): 3.0}}
     finding = named_alone(diagnosed(tmp_path / "run", **settings), "straggling-link")
-    assert "logical:1 to logical:3" in finding.summary
+    assert "logical:target1 to logical:drafter0" in finding.summary
     rates = {item.name: item.value for item in finding.evidence}
-    assert rates["copies of logical:1 to logical:3"] == pytest.approx(0.02 / 3.0)
-    assert rates["copies of logical:0 to logical:3"] == pytest.approx(0.2)
+    assert rates["copies of logical:target1 to logical:drafter0"] == pytest.approx(0.02 / 3.0)
+    assert rates["copies of logical:target0 to logical:drafter0"] == pytest.approx(0.2)
     assert finding.predicted_cost_s == pytest.approx(2.9)
     assert finding.remedy is not None
     assert finding.remedy.knobs == {"transport.preset": "auto"}
@@ -106,7 +103,7 @@ def test_a_slow_pair_of_devices_is_a_link(tmp_path: Path) -> None:
 )
 def test_memory_nodes_tell_far_buffers_from_a_slow_link(tmp_path: Path, nodes: list[int], cause: str) -> None:
     finding = named_alone(diagnosed(tmp_path / "run", nodes, **slow_download), cause)
-    assert "logical:2" in finding.summary
+    assert "logical:target2" in finding.summary
 
 
 def test_a_slow_copy_that_nobody_waits_for_costs_nothing(tmp_path: Path) -> None:
@@ -116,7 +113,7 @@ def test_a_slow_copy_that_nobody_waits_for_costs_nothing(tmp_path: Path) -> None
     assert finding.verdict == "rejected"
     assert "it costs" in finding.summary
     rates = {item.name: item.value for item in finding.evidence}
-    assert rates["copies of logical:2"] == pytest.approx(0.02 / 0.6)
+    assert rates["copies of logical:target2"] == pytest.approx(0.02 / 0.6)
     assert diagnosis.primary is not None
     assert diagnosis.primary.cause == "target-bound-healthy"
 
