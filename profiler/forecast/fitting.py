@@ -159,6 +159,7 @@ def _fit_with(
         sharing_gain=1.0 if first.emulated else gpu_sharing_gain,
         crowding=crowding,
         windows=first.windows,
+        documents=first.documents,
     )
     others = zip(*(lines[stage].others for stage in ("prefetch", "target", "drafter")), strict=True)
     return Fit(model, tuple(replace(model, pack=p, forward=f, backward=b) for p, f, b in others))

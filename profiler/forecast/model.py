@@ -5,10 +5,13 @@ Knows nothing of queues, nor of how the numbers were fitted.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
+
+import numpy as np
 
 from profiler.forecast.setting import Setting
 
@@ -55,6 +58,7 @@ class PipelineModel:
     sharing_gain: float = 1.0  # how much more a device does while two roles keep it busy at once
     crowding: float = 0.0  # how much longer work takes for each other stage at work, on logical devices
     windows: Windows = ((1.0,),)  # as they were
+    documents: tuple[float, ...] = ()  # lengths of some of them; empty: unknown, as fine as sand
 
     def target_factor(self, index: int) -> float:
         """How much longer that target takes than the usual one."""
@@ -86,7 +90,8 @@ class PipelineModel:
 def lay_windows(model: PipelineModel, setting: Setting, now: Setting) -> Windows:
     """The windows that the setting would make of the same documents; `now`: the one they were seen in.
 
-    As they were where budget and window are; else as few batches as the budget allows, all equally full.
+    As they were where budget and window are; else as few batches as the budget allows, about equally full: of
+    documents like those known, else of any size.
     """
     same_size = setting.window_tokens == now.window_tokens
     if same_size and setting.token_budget == now.token_budget:
@@ -95,9 +100,33 @@ def lay_windows(model: PipelineModel, setting: Setting, now: Setting) -> Windows
     # Where the budget is as it was, batches are as full as they were.
     largest = max(tokens for window in model.windows for tokens in window)
     budget = largest if setting.token_budget == now.token_budget else setting.token_budget or largest
-    return tuple(_even(factor * sum(window), budget) for window in model.windows)
+    sizes = [factor * sum(window) for window in model.windows]
+    if not model.documents:
+        return tuple(_even(size, budget) for size in sizes)
+    draw = np.random.default_rng(0)
+    return tuple(_packed(_documents(size, model.documents, draw), budget) for size in sizes)
 
 
 def _even(size: float, budget: float) -> tuple[float, ...]:
     count = max(ceil(size / budget), 1)
     return (size / count,) * count
+
+
+def _documents(size: float, known: tuple[float, ...], draw: np.random.Generator) -> list[float]:
+    """Documents like those known that come to `size` tokens."""
+    count = max(round(size * len(known) / sum(known)), 1)
+    lengths = draw.choice(known, count)
+    return sorted((lengths * (size / lengths.sum())).tolist(), reverse=True)
+
+
+def _packed(longest_first: list[float], budget: float) -> tuple[float, ...]:
+    """As few batches as will do: the longest document left goes to the emptiest."""
+    room = max(budget, longest_first[0])
+    count = ceil(sum(longest_first) / room)
+    while True:
+        loads = [0.0] * count
+        for length in longest_first:
+            heapq.heapreplace(loads, loads[0] + length)
+        if max(loads) <= room * (1 + 1e-9):
+            return tuple(loads)
+        count += 1

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from dflash.contract.activations import float_bytes
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import RunError
+from dflash.contract.memory_plan import Facts
 from profiler.batch_times import main_work
 from profiler.forecast.memory import read_facts
 from profiler.forecast.model import Line, Windows, hops
@@ -58,6 +59,7 @@ class Observations:
     links: Mapping[str, Line]
     measured_hops: frozenset[str]  # of `links`; the others are declared, or measured apart
     token_bytes: float
+    documents: tuple[float, ...] = ()  # lengths of some, in tokens; empty: not recorded
     gradient_bytes: float | None = None  # of one drafter, as they are summed; None: not recorded
     cores: float | None  # that logical devices computed on; None: devices of their own, or not recorded
     emulated: bool = False
@@ -68,12 +70,12 @@ def observe(
     *,
     cores: float | None = None,
     links: Mapping[str, Line] | None = None,
-    gradient_bytes: float | None = None,
+    plan: Facts | None = None,
 ) -> Observations:
     """What the timeline tells. Raises RunError when that is too little for a forecast.
 
     `cores`: that logical devices computed on, where known. `links`: speeds known from elsewhere.
-    `gradient_bytes`: of one drafter.
+    `plan`: what the run's memory plan was made of.
     """
     setting = observed_setting(timeline)
     lack = lacking(timeline) if setting is not None else "the run holds no spans of targets or of drafters"
@@ -99,7 +101,8 @@ def observe(
         links={**declared, **(links or {}), **measured},
         measured_hops=frozenset(measured),
         token_bytes=_token_bytes(timeline),
-        gradient_bytes=gradient_bytes,
+        documents=_documents(used, plan),
+        gradient_bytes=None if plan is None else float(plan.drafter.parameters * float_bytes),
         cores=cores if timeline.emulated else None,
         emulated=bool(timeline.emulated),
     )
@@ -107,13 +110,7 @@ def observe(
 
 def observe_run(run: Run, timeline: Timeline) -> Observations:
     """The same, with what the run directory knows besides."""
-    facts = read_facts(run)
-    return observe(
-        timeline,
-        cores=_cores(run, timeline),
-        links=_link_facts(run),
-        gradient_bytes=None if facts is None else float(facts.drafter.parameters * float_bytes),
-    )
+    return observe(timeline, cores=_cores(run, timeline), links=_link_facts(run), plan=read_facts(run))
 
 
 def _cores(run: Run, timeline: Timeline) -> float | None:
@@ -155,6 +152,15 @@ def _windows(timeline: Timeline, used: pd.DataFrame) -> Windows:
     size = float(used["tokens"].mean())
     count = max(round(size / mean), 1) if mean > 0 else 1
     return ((size / count,) * count,)
+
+
+def _documents(used: pd.DataFrame, plan: Facts | None) -> tuple[float, ...]:
+    """Lengths like those of the largest batch, which the plan knows, and as long on average as all were."""
+    if plan is None or not plan.batch.documents or not used["documents"].gt(0).all():
+        return ()
+    lengths = np.array([tokens for tokens, _ in plan.batch.documents], dtype=float)
+    mean = float(used["tokens"].sum() / used["documents"].sum())
+    return tuple((lengths * (mean / lengths.mean())).tolist())
 
 
 def _count(timeline: Timeline, stage: str) -> float:
