@@ -18,7 +18,7 @@ from profiler.timeline import Timeline
 from profiler.waits import beside_stages
 
 uneven_factor: Final = 1.5  # fastest over slowest: equal links of one run differ by a few per cent
-least_bytes: Final = 100_000  # of a copy: smaller ones tell of latency, not of the link
+least_bytes: Final = 10_000  # of a copy: smaller ones tell of latency, not of the link
 Way = Literal["down", "up", "peer"]  # to host memory, from it, between devices
 
 
