@@ -24,6 +24,7 @@ from profiler.run import Run
 from profiler.timeline import Timeline
 
 few_items: Final = 2  # queued: enough to hide a copy
+seen_gain: Final = 0.005  # less: the model shows nothing of the cause
 drafter_cause: Final = drafter_too_slow.cause
 
 
@@ -75,12 +76,15 @@ def _with_gain(finding: Finding, base: _Base) -> Finding:
     change = (remove(base) if remove else None) or _by_remedy(finding, base)
     if change is None and finding.cause == drafter_cause:
         change = _drafters_as_fast_as_targets(base)
+    gain = None
     if change is not None:
         model, setting = change
         gain = base.predictor.predict(setting, model).ratio - 1.0
-    elif finding.is_sickness and finding.measured_cost_share is not None and finding.measured_cost_share < 1:
-        gain = 1.0 / (1.0 - finding.measured_cost_share) - 1.0
-    else:
+    cost = finding.measured_cost_share
+    # A cause that was seen to cost, and whose end changes nothing, is not in the model: its times are untold.
+    if (gain is None or abs(gain) < seen_gain) and finding.is_sickness and cost is not None and cost < 1:
+        gain = 1.0 / (1.0 - cost) - 1.0
+    if gain is None:
         return finding
     return replace(finding, predicted_gain=gain, predicted_gain_reason=None)
 

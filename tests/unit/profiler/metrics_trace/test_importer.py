@@ -139,6 +139,16 @@ def test_the_manifest_says_where_the_run_comes_from(imported: Any) -> None:
     assert manifest["devices"][0] == {"name": "gpu:0", "role": "target", "index": 0, "uuid": "gpu:0"}
 
 
+@pytest.mark.parametrize("name", ["s01", "s04", "s12"])
+def test_a_cause_whose_times_a_trace_does_not_tell_is_priced_as_it_was_measured(
+    imported: Any, name: str
+) -> None:
+    primary = imported(name)[2].primary
+    cost = primary.measured_cost_share
+    assert cost > 0.1
+    assert primary.predicted_gain == pytest.approx(cost / (1 - cost))
+
+
 def test_an_imported_run_has_a_report(imported: Any) -> None:
     html = render_run(examine_run(imported("s12")[0]))
     assert "Batches pile up in host memory" in html
