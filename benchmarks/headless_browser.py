@@ -54,6 +54,7 @@ class Browser:
         self._session = attached["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
             self._ask(f"{domain}.enable")
+        self._ask("Performance.enable", {"timeDomain": "threadTicks"})
         offline = {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0}
         self._ask("Network.emulateNetworkConditions", offline)
 
@@ -94,6 +95,11 @@ class Browser:
         """The value of a JavaScript expression; None where it throws."""
         asked = {"expression": expression, "returnByValue": True, "awaitPromise": True}
         return self._ask("Runtime.evaluate", asked)["result"].get("value")
+
+    def main_thread_cpu_s(self) -> float:
+        """CPU seconds of the page's main thread since the tab was opened, whoever else has the machine."""
+        metrics = self._ask("Performance.getMetrics")["metrics"]
+        return float(next(metric["value"] for metric in metrics if metric["name"] == "TaskDuration"))
 
     def press(self, key: str) -> None:
         """A key goes down and up: Tab or Enter."""

@@ -6,7 +6,8 @@ Without --run the run of `benchmarks/large_run.py` (1 h, 8 GPUs, 10 readings a s
 wall time of `dflash-profile report` from start to end of the process, and its CPU time. Opened: a fresh
 Chromium without network each time; `ready` is when the page has answered to its own start, with every chart
 in view drawn, and `all charts` when the last one further down is. Times count from the navigation. The load
-of the machine stands beside them: on a crowded one the CPU time says more.
+of the machine stands beside them: on a crowded one the CPU times say more, of the browser's main thread up to
+the last chart.
 """
 
 from __future__ import annotations
@@ -65,6 +66,7 @@ def _children_cpu_s() -> float:
 def time_opening(report: Path, browser: str, repeats: int) -> dict[str, Any]:
     """Seconds to each moment, each time in a browser that never saw the page; and what it complained of."""
     times: dict[str, list[float]] = {name: [] for name in moments}
+    cpu_s: list[float] = []
     said: list[str] = []
     asked: set[str] = set()
     for _ in range(repeats):
@@ -74,13 +76,16 @@ def time_opening(report: Path, browser: str, repeats: int) -> dict[str, Any]:
         ):
             window.look(width=1280, height=900)
             time.sleep(1.0)  # its own start is not the page's
+            before = window.main_thread_cpu_s()
             window.open(report, all_drawn)
+            cpu_s.append(window.main_thread_cpu_s() - before)
             for name, expression in moments.items():
                 times[name].append(window.evaluate(expression) / 1000)
             said += window.log
             asked |= set(window.requests)
     return {
         "opened_s": {name: summary(values) for name, values in times.items()},
+        "opened_main_thread_cpu_s": summary(cpu_s),
         "console": said,
         "requests_beside_the_file": sorted(asked - {report.resolve().as_uri()}),
     }
