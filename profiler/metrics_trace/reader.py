@@ -228,6 +228,9 @@ class _Collector:
         listed = data.get("gpu")
         copies = data.get("copies")
         rates = copies.get("per_gpu_d2h_gbps") if isinstance(copies, dict) else None
+        for path, table in (("gpu", listed), (gpu_link_field.path, rates)):
+            if table is not None and not isinstance(table, dict):
+                self._unusable[path] += 1
         rates = rates if isinstance(rates, dict) else {}
         gpus = listed if isinstance(listed, dict) else {}
         for key in dict.fromkeys([*gpus, *rates]):

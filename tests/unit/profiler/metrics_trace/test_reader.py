@@ -105,6 +105,14 @@ def test_what_cannot_be_true_is_missing(tmp_path: Path) -> None:
         assert f"{name} cannot be used in 1 lines" in said
 
 
+def test_gpus_without_names_are_told_as_unusable(tmp_path: Path) -> None:
+    lines = ({"t": t, "gpu": [{"util": 9}], "copies": {"per_gpu_d2h_gbps": [5.0]}} for t in (0, 2))
+    trace = read_metrics(write(tmp_path / "m", *lines))
+    assert not len(trace.gpus)
+    for name in ("gpu", "copies.per_gpu_d2h_gbps"):
+        assert f"{name} cannot be used in 2 lines: taken as missing" in trace.notes
+
+
 def test_unknown_fields_are_listed(tmp_path: Path) -> None:
     line = {
         "t": 0,
