@@ -33,10 +33,11 @@ def ask_what_if(
     """
     if len(set(runs)) < len(runs):
         raise UsageError("a run is named twice", where="RUN", found=", ".join(map(str, runs)))
+    from profiler.ceilings import machine_file
     from profiler.forecast.what_if import ask
     from profiler.run import Run
 
-    answer = ask([Run.open(path) for path in runs], settings or [])
+    answer = ask([Run.open(path) for path in runs], settings or [], machine_file())
     if as_json:
         print_json(answer.to_json())
     else:

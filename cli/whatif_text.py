@@ -25,12 +25,21 @@ def describe_what_if(answer: WhatIf) -> str:
         ("predicted", f"{text.rate(predicted.tokens_per_s)}, 90 % interval {interval}, {answer.gain:+.1%}"),
         ("closed form", text.rate(predicted.closed_form_tokens_per_s)),
         ("limit", predicted.limit),
+        ("limit of the devices", _device_limit(answer)),
         (f"days for {text.count_of(answer.epochs, 'epoch')}", _days(answer)),
     ]
     blocks = [facts(rows), "STAGES THEN\n" + _shares(answer), "MEMORY THEN\n" + _memory(answer.memory)]
     if answer.assumptions:
         blocks.append("WHAT IT RESTS ON\n" + "\n".join(f"- {line}" for line in answer.assumptions))
     return plain("\n\n".join(blocks))
+
+
+def _device_limit(answer: WhatIf) -> str:
+    limit = answer.limit
+    said = text.rate(limit.as_split, limit.reason)
+    return (
+        said if limit.split is None else f"{said}; {text.rate(limit.tokens_per_s)} with split {limit.split}"
+    )
 
 
 def _days(answer: WhatIf) -> str:

@@ -13,7 +13,7 @@ from typing import Final
 from dflash.contract.rundir import printable
 from profiler.examination import Examination
 from profiler.finding import Diagnosis
-from profiler.limit import Limit
+from profiler.forecast.limit import Limit
 from profiler.run import Run
 from reports import text
 from reports.finding_rows import count_verdicts, show_finding

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, Final
 
 from dflash.contract.config import TrainConfig, all_knobs
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.knobs import parse_assignments
+from profiler.capacity import measure_loads
 from profiler.comparability import check_comparable
+from profiler.forecast.limit import Limit, measure_limit
 from profiler.forecast.memory import MemoryForecast, forecast_memory, read_facts
 from profiler.forecast.model import PipelineModel
 from profiler.forecast.observations import declared_links, observe_run
@@ -54,6 +57,7 @@ class WhatIf:
     epochs: int
     data_tokens: int | None  # of an epoch
     memory: MemoryForecast
+    limit: Limit  # of the hardware, with the split that was asked about
     assumptions: tuple[str, ...]
 
     @property
@@ -91,15 +95,21 @@ class WhatIf:
             "epochs": self.epochs,
             "data_tokens": self.data_tokens,
             "memory": asdict(self.memory),
+            "device_limit": {
+                "tokens_per_s": self.limit.as_split,
+                "best_tokens_per_s": self.limit.tokens_per_s,
+                "best_split": self.limit.split,
+                "reason": self.limit.reason,
+            },
             "assumptions": list(self.assumptions),
         }
 
 
-def ask(runs: Sequence[Run], assignments: Sequence[str]) -> WhatIf:
+def ask(runs: Sequence[Run], assignments: Sequence[str], ceilings: Path | None = None) -> WhatIf:
     """What `assignments` (knob=value) would do to the first run; the model is fitted on all of them.
 
-    Raises UsageError for knobs that no forecast is made for, ConfigError for a configuration that cannot be,
-    RunError for runs that do not serve.
+    `ceilings`: the file of what this machine's GPUs can do at best. Raises UsageError for knobs that no
+    forecast is made for, ConfigError for a configuration that cannot be, RunError for runs that do not serve.
     """
     first = runs[0]
     if first.config is None:
@@ -124,6 +134,7 @@ def ask(runs: Sequence[Run], assignments: Sequence[str]) -> WhatIf:
         epochs=config.run.epochs,
         data_tokens=None if facts is None else facts.data_tokens,
         memory=forecast_memory(first, config),
+        limit=measure_limit(first, timelines[0], measure_loads(timelines[0]), ceilings, config),
         assumptions=tuple(_assume(predictor, prediction, first)),
     )
 

@@ -21,7 +21,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_the_answer_in_words(call: Call, run: str) -> None:
     code, out, err = call("dflash-profile", "whatif", run, "--set", "split=3-1", "--set", "transport=peer")
     assert (code, err) == (0, "")
-    for words in ("pipeline.split=3-1", "90 % interval", "limit", "no run had 3 targets", "n/a: run.json"):
+    for words in (
+        "pipeline.split=3-1",
+        "90 % interval",
+        "logical devices have no ceilings",
+        "no run had 3 targets",
+        "n/a: run.json",
+    ):
         assert words in out, words
 
 
@@ -33,6 +39,8 @@ def test_the_answer_as_one_strict_document(call: Call, run: str) -> None:
     assert answer["changes"] == {"transport.preset": "peer"}
     assert predicted["low"] < predicted["tokens_per_s"] < predicted["high"]
     assert predicted["gain"] > 0.2
+    assert answer["device_limit"]["tokens_per_s"] is None
+    assert answer["device_limit"]["reason"] == "logical devices have no ceilings"
     assert answer["assumptions"]
 
 

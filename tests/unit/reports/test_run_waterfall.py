@@ -9,7 +9,7 @@ from dflash.contract.ceilings import DeviceCeilings
 from profiler.capacity import measure_loads
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis
-from profiler.limit import Limit, StageMark
+from profiler.forecast.limit import Limit, StageMark
 from profiler.run import Run
 from profiler.timeline import Timeline
 from reports.run_waterfall import explain_limit, mark_rows, step_to_limit

@@ -12,7 +12,7 @@ from dflash.contract.ceilings import Ceilings, DeviceCeilings
 from dflash.contract.operations import Operations, Part
 from dflash.contract.rundir import RunDir, write_json
 from profiler.capacity import measure_loads
-from profiler.limit import Limit, StageTimes, measure_limit
+from profiler.forecast.limit import Limit, StageTimes, measure_limit
 from profiler.run import Run
 from profiler.timeline import Timeline
 from tests.played_pipeline import play
@@ -41,9 +41,10 @@ def limit_of(
     each: DeviceCeilings = ceilings,
     visible: int = 0,
     manifest: dict[str, Any] | None = None,
+    changes: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Limit:
-    """Of a played run: 6,000 tokens a window in batches of 1,000."""
+    """Of a played run: 6,000 tokens a window in batches of 1,000. `changes`: of its configuration."""
     settings = {"targets": 2, "drafters": 1, "windows": 24, **settings}
     play(path, emulated=False, jitter=0.0, **settings)
     roles = [("target", i) for i in range(settings["targets"])]
@@ -54,13 +55,14 @@ def limit_of(
     ]
     shown = [f"GPU-{n}" for n in range(visible)]
     gpus = [{"uuid": uuid, "name": "NVIDIA X1"} for uuid in shown]
-    changes = {"operations": None if work is None else work.to_json(), **(manifest or {})}
-    RunDir(path).update(devices=devices, hardware={"gpus": gpus, "visible_gpus": shown}, **changes)
+    entries = {"operations": None if work is None else work.to_json(), **(manifest or {})}
+    RunDir(path).update(devices=devices, hardware={"gpus": gpus, "visible_gpus": shown}, **entries)
     document = Ceilings(measured_utc="2026-01-01T00:00:00Z", torch="2.11", devices=(each,))
     write_json(RunDir(path).ceilings_path, document.to_json())
     run = Run.open(path)
     timeline = Timeline.of(run)
-    return measure_limit(run, timeline, measure_loads(timeline))
+    config = None if run.config is None else run.config.replacing(changes or {})
+    return measure_limit(run, timeline, measure_loads(timeline), config=config)
 
 
 def test_a_split_at_the_ceilings_by_hand(tmp_path: Path) -> None:
@@ -71,6 +73,17 @@ def test_a_split_at_the_ceilings_by_hand(tmp_path: Path) -> None:
     assert found.tokens_per_s == pytest.approx(6000 / 0.037)
     assert (found.split, found.gpus) == ("colocated-3", 3)
     assert found.reason is None
+
+
+def test_another_split_can_be_asked_about(tmp_path: Path) -> None:
+    found = limit_of(tmp_path / "run", changes={"pipeline.split": "1-2"})
+    assert found.as_split == pytest.approx(6000 / 0.060)  # the one target, 6,000 × 10 µs
+    assert found.tokens_per_s == pytest.approx(6000 / 0.037)
+
+
+def test_roles_that_share_gpus_share_their_time(tmp_path: Path) -> None:
+    found = limit_of(tmp_path / "run", changes={"devices.gpus": 2})
+    assert found.as_split == pytest.approx(6000 / ((6000 * 18e-6 + 0.003) / 2))
 
 
 def test_marks_are_shares_of_the_ceiling(tmp_path: Path) -> None:

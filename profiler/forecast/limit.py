@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from dflash.contract.ceilings import DeviceCeilings
+from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DFlashError
 from dflash.contract.operations import Operations
 from profiler.capacity import Loads, StageLoad
@@ -44,7 +45,7 @@ class StageMark:
 class Limit:
     """What the hardware allows. Rates in tokens/s; None with the reason where it is not known."""
 
-    as_split: float | None = None  # with the run's own split
+    as_split: float | None = None  # with the split in question
     tokens_per_s: float | None = None  # with the best one
     split: str | None = None  # the best one
     gpus: int | None = None  # that the best split has
@@ -75,8 +76,17 @@ class StageTimes:
         return window / max(shared_s, window * self.drafter_s / gpus + self.step_s)
 
 
-def measure_limit(run: Run, timeline: Timeline, loads: Loads | None, machine: Path | None = None) -> Limit:
-    """The limit of a run's hardware; `machine`: the file of this machine's ceilings."""
+def measure_limit(
+    run: Run,
+    timeline: Timeline,
+    loads: Loads | None,
+    machine: Path | None = None,
+    config: TrainConfig | None = None,
+) -> Limit:
+    """The limit of a run's hardware; `machine`: the file of this machine's ceilings.
+
+    `config`: with the split of another configuration, instead of the run's own.
+    """
     found = find_ceilings(run, machine)
     if found.each is None:
         return Limit(reason=found.reason)
@@ -88,7 +98,7 @@ def measure_limit(run: Run, timeline: Timeline, loads: Loads | None, machine: Pa
         return Limit(reason=f"ceilings are of bfloat16; the run's numbers have {max(other)} bytes")
     if loads is None or loads.target.tokens_per_s is None or loads.drafter.tokens_per_s is None:
         return Limit(reason="the pace of a stage is unknown", ceilings=found.each)
-    return _limit(run, timeline, loads, operations, found.each)
+    return _limit(run, timeline, loads, operations, found.each, config or run.config)
 
 
 def read_operations(run: Run) -> Operations | None:
@@ -100,7 +110,14 @@ def read_operations(run: Run) -> Operations | None:
         return None
 
 
-def _limit(run: Run, timeline: Timeline, loads: Loads, operations: Operations, each: DeviceCeilings) -> Limit:
+def _limit(
+    run: Run,
+    timeline: Timeline,
+    loads: Loads,
+    operations: Operations,
+    each: DeviceCeilings,
+    config: TrainConfig | None,
+) -> Limit:
     marks = tuple(_mark(load, operations, run.manifest, each) for load in (loads.target, loads.drafter))
     peak = each.matmul_tflops
     window = _window_tokens(timeline)
@@ -115,7 +132,7 @@ def _limit(run: Run, timeline: Timeline, loads: Loads, operations: Operations, e
         step_s=0.0 if each.memory_gb_per_s is None else operations.step_bytes / each.memory_gb_per_s / 1e9,
     )
     gpus = max(len(used_gpus(run.manifest)), visible_alike(run, each.model))
-    own = _as_split(run, loads, times, window)
+    own = _as_split(config, loads, times, window)
     best = max(_splits(run, gpus, times, window), key=lambda split: split[0], default=(own, None))
     split = best[1] if best[0] > own else None
     notes = [
@@ -199,12 +216,14 @@ def _seen_peers(run: Run) -> Iterator[float]:
             yield float(speed)
 
 
-def _as_split(run: Run, loads: Loads, times: StageTimes, window: float) -> float:
-    """The run's own split at the ceilings."""
-    setting = Setting.of(run.config) if run.config is not None else None
-    if setting is None or not setting.shares_devices:
+def _as_split(config: TrainConfig | None, loads: Loads, times: StageTimes, window: float) -> float:
+    """The split of a configuration at the ceilings; without one, the stages as they were seen."""
+    if config is None:
         return times.apart(loads.target.threads, loads.drafter.threads, window)
-    return times.together(len({*setting.target_places, *setting.drafter_places}), window)
+    setting = Setting.of(config)
+    if setting.shares_devices:
+        return times.together(len({*setting.target_places, *setting.drafter_places}), window)
+    return times.apart(setting.targets, setting.drafters, window)
 
 
 def _splits(run: Run, gpus: int, times: StageTimes, window: float) -> Iterator[tuple[float, str]]:
