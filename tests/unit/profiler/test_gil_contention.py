@@ -16,6 +16,8 @@ from profiler.timeline import Timeline
 from tests.gil_samples import Shares, add_gil, stages
 from tests.played_pipeline import play
 
+recorded_hog = Path(__file__).parents[2] / "data" / "runs" / "gil_hog"
+
 
 def everywhere(share: float, targets: int = 3) -> Shares:
     """All stage threads wait the same, and a thread that is no stage does so too."""
@@ -170,3 +172,12 @@ def test_every_closing_sum_still_adds_up_with_the_gil_in_it(tmp_path: Path) -> N
         worked = sum(part.share for part in closing.parts if part.kind == "work")
         assert sum(waited) <= 0.3 + 0.02
         assert worked >= 0
+
+
+def test_a_recorded_hog_on_a_quiet_machine_is_named_first() -> None:
+    """A planted thread of pure Python, recorded where stages had cores (docs/fault-injection.md)."""
+    diagnosis = diagnose(Timeline.of(Run.open(recorded_hog)))
+    finding = gil_of(diagnosis)
+    assert diagnosis.primary is finding
+    assert finding.measured_cost_share == pytest.approx(0.26, abs=0.02)
+    assert value(finding, "these threads waiting for a CPU") == pytest.approx(0.05, abs=0.02)
