@@ -81,6 +81,7 @@ def with_rates(rows: pd.DataFrame, targets: int, drafters: int) -> pd.DataFrame:
     """`rows` with the batches of one thread a second, `target_rate` and `drafter_rate`, and what follows."""
     length = rows["length_s"]
     drafted = (rows["tok_s"] / rows["budget"]).fillna(_per_second(rows["q.hs.consumed"], rows))
+    drafted = drafted.groupby(rows["segment"]).transform(_bridged)
     made = _per_second(rows["q.hs.produced"], rows)
     if made.isna().all():
         made = drafted + _growth(rows["q.hs.depth"], drafted, rows)
@@ -100,6 +101,11 @@ def with_rates(rows: pd.DataFrame, targets: int, drafters: int) -> pd.DataFrame:
         tokens_per_batch=rows["budget"].where(rows["tok_s"].notna()).fillna(rows["tok_s"] / drafted),
         end_s=rows["start_s"] + length,
     )
+
+
+def _bridged(rates: pd.Series) -> pd.Series:
+    """With unknown rates between known ones, and beside them: a reading that failed is no standstill."""
+    return rates.interpolate(limit_direction="both")
 
 
 def _per_second(total: pd.Series, rows: pd.DataFrame) -> pd.Series:

@@ -113,4 +113,4 @@ def _by_name(group: LinkGroup | None) -> list[Link]:
 
 def _staging(loads: Loads) -> float:
     target = loads.target
-    return target.gather + target.host_copies + target.copy_wait + target.unaccounted
+    return target.gather + target.host_copies + target.copy_wait

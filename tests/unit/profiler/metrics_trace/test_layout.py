@@ -103,6 +103,12 @@ def test_counters_serve_where_the_budget_is_unknown() -> None:
     assert seconds_in(batches, "forward") == pytest.approx(48.0)
 
 
+def test_a_reading_that_failed_is_no_standstill() -> None:
+    rows = rows_of(budget=10_000.0, target__fwd_s=8.0).assign(tok_s=[1000.0, np.nan, 1000.0] * 10)
+    batches = batches_of("target", rows)
+    assert seconds_in(batches, "forward") == pytest.approx(48.0)  # 60 s, a batch in 10 s
+
+
 def test_a_counter_that_time_has_no_room_for_is_not_believed() -> None:
     made = np.arange(30) * 0.4  # 0.2 batches a second of 8 s each, on one thread
     facts = {"tok_s": 1000.0, "budget": 10_000.0, "target__fwd_s": 8.0}
