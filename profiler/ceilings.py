@@ -22,7 +22,7 @@ _measured_h200: Final = (
     "known of the model: products and copies measured on two of them (torch 2.11, driver 580), memory by "
     "NVIDIA's data sheet"
 )
-_sheet: Final = "known of the model: NVIDIA's data sheet, dense bfloat16 and one direction of NVLink or PCIe"
+_sheet: Final = "known of the model: NVIDIA's data sheet, dense bfloat16, one direction of NVLink or PCIe"
 known_gpus: Final = {
     "NVIDIA H200": DeviceCeilings(
         model="NVIDIA H200", uuid=None, matmul_tflops=790.0, memory_gb_per_s=4800.0, down_gb_per_s=55.2,

@@ -114,3 +114,12 @@ def test_visible_gpus_of_the_model_are_counted(tmp_path: Path) -> None:
     run = run_on(tmp_path / "run", "NVIDIA X1", hardware=hardware)
     assert visible_alike(run, "NVIDIA X1") == 2
     assert visible_alike(run_on(tmp_path / "b", "NVIDIA X1"), "NVIDIA X1") == 0
+
+
+def test_the_table_of_known_gpus_is_documented() -> None:
+    page = (Path(__file__).parents[3] / "docs/forecast.md").read_text(encoding="utf-8")
+    for name, known in known_gpus.items():
+        row = next(line for line in page.splitlines() if line.startswith(f"| {name} |"))
+        assert f"{known.matmul_tflops:g} TFLOP/s" in row
+        assert f"{known.memory_gb_per_s:,.0f} GB/s" in row
+        assert f"| {known.peer_gb_per_s:g} GB/s |" in row
