@@ -67,17 +67,22 @@ def script_json(data: object) -> Markup:
 
 def _plain(data: object) -> object:
     if isinstance(data, np.ndarray):
-        data = data.tolist()
+        values: list[Any] = data.tolist()
+        if data.ndim == 1 and data.dtype.kind == "f":  # a long series: no questions to each number
+            return [_short(value) for value in values]
+        data = values
     if isinstance(data, Mapping):
         return {str(key): _plain(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
         return [_plain(value) for value in data]
     if isinstance(data, np.generic):
         data = data.item()
-    if isinstance(data, float):
-        # Seven digits are more than a screen has and a third of the bytes.
-        return float(f"{data:.7g}") if math.isfinite(data) else None
-    return data
+    return _short(data) if isinstance(data, float) else data
+
+
+def _short(value: float) -> float | None:
+    """Seven digits are more than a screen has and a third of the bytes."""
+    return float(f"{value:.7g}") if math.isfinite(value) else None
 
 
 @cache
