@@ -18,10 +18,12 @@ from dflash.target_weights import read_config
 from dflash.trainer import Trainer, prepare
 from dflash.window import batches
 from tests.live_bytes import LiveBytes
+from tests.small_training import few_talks
 
 
 def configure(*assignments: str) -> TrainConfig:
-    return load_config(None, ["objective.anchors_per_document=48", "run.max_steps=3", *assignments])
+    few = (*few_talks, "objective.anchors_per_document=48", "run.max_steps=3")
+    return load_config(None, [*few, *assignments])
 
 
 def largest_batch(trainer: Trainer) -> Batch:
