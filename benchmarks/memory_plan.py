@@ -184,6 +184,7 @@ def train(config: TrainConfig) -> dict[str, Any]:
         "outside_allocator_bytes": outside,
         "peak_rss_bytes": _peak_rss_bytes(),
         "prepare_s": round(prepared_s - started_s, 1),
+        "prepared": trainer.prepared.describe(),
         "train_s": round(ended_s - prepared_s, 1),
         "losses": list(result.losses),
     }
@@ -233,7 +234,7 @@ def _describe(row: dict[str, Any]) -> str:
         for (name, peak), off in zip(row["peak_bytes"].items(), _off(row), strict=True)
     ]
     parts.append(f"host planned {row['planned_bytes']['host'] / 1e9:.2f} GB, RSS {_gb(row)} with libraries")
-    parts.append(f"{row['wall_s']} s, of which {row['prepare_s']} to prepare, {row['train_s']} to train")
+    parts.append(f"{row['wall_s']} s, of which {row['train_s']} to train; prepared in {row['prepared']}")
     lines = [
         f"    {line['bytes'] / 1e9:8.3f} GB  {line['name']}"
         for place in row["plan"]["places"]

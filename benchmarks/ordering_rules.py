@@ -441,7 +441,7 @@ gpu_rules: Final = (
         cuda_carrier,
         "        with torch.cuda.stream(lane.dst), torch.cuda.stream(lane.src):\n",
         "        with torch.cuda.stream(lane.src or lane.dst):\n",
-        on_streams("test_a_slow_copy_holds_up_neither_stages_stream"),
+        on_streams("test_a_copy_waits_for_nothing_that_its_thread_has_on_the_destination"),
         gpus=2,
     ),
     Rule(
@@ -461,17 +461,9 @@ gpu_rules: Final = (
     Rule(
         "a stage's thread has a stream of its own",
         "dflash/cuda.py",
-        "        torch.cuda.set_stream(open_stream(self.torch_device))\n",
+        "        torch.cuda.set_stream(open_stream(self.torch_device))  # makes its GPU the current one, too\n",
         "",
         on_streams("test_threads_get_their_device_and_a_stream_of_their_own"),
-    ),
-    Rule(
-        "a stage's thread works on its own GPU",
-        "dflash/cuda.py",
-        "        torch.cuda.set_device(self.index)\n",
-        "",
-        on_streams("test_threads_get_their_device_and_a_stream_of_their_own"),
-        gpus=2,
     ),
     Rule(
         "gradients and weights travel when they are whole",

@@ -138,6 +138,7 @@ def run_ours(
         "peak_gb": peaks,
         "rss_growth_gb": round(progress.rss_growth / 1e9, 2),
         "ready_s": round(ready_s, 1),
+        "prepared": trainer.prepared.describe(),
     }
 
 

@@ -129,8 +129,7 @@ class CudaDevice:
 
     def bind_thread(self) -> None:
         """A new thread starts on GPU 0 and its default stream: give it this GPU and a stream of its own."""
-        torch.cuda.set_device(self.index)
-        torch.cuda.set_stream(open_stream(self.torch_device))
+        torch.cuda.set_stream(open_stream(self.torch_device))  # makes its GPU the current one, too
 
     def record(self) -> CudaMoment:
         """An event on the calling thread's current stream of this GPU."""

@@ -146,7 +146,9 @@ class Session:
             memory_plan=trainer.memory.to_json(),
             operations=count_work(trainer).to_json(),
             transport_edges=[route.to_json() for route in trainer.routes] or None,
+            prepared_s={name: round(seconds, 3) for name, seconds in trainer.prepared.seconds.items()},
         )
+        say(f"prepared in {trainer.prepared.describe()}")
         for line in describe_routes(trainer.routes):
             say(f"transport: {line}")
         for place in trainer.memory.lacking():

@@ -6,6 +6,7 @@ Knows nothing of command lines or exit codes.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import sys
@@ -30,7 +31,7 @@ from dflash.contract.events import Probe, silent
 from dflash.counters import Counters
 from dflash.devices import DeviceSet, Moment, open_devices
 from dflash.documents import Documents, load_documents
-from dflash.drafter import DrafterSpec, init_drafter
+from dflash.drafter import Drafter, DrafterSpec, init_drafter
 from dflash.edge_check import check_edges
 from dflash.leak_probe import choose_layout
 from dflash.loss_health import LossHealth
@@ -42,7 +43,8 @@ from dflash.replicas import Replica, ReplicaGroup
 from dflash.routes import Route, find_routes
 from dflash.schedule import open_schedule
 from dflash.stages import DrafterStep, Prefetch, Stage, TargetForward
-from dflash.target import Target, load_target
+from dflash.stopwatch import Stopwatch
+from dflash.target import LoadedTarget, Target, load_target
 from dflash.tokenizer import open_tokenizer
 from dflash.transport import Transport, open_transport
 from dflash.trimming import trim
@@ -100,6 +102,7 @@ class Trainer:
     checkpoints: Path | None
     probe: Probe
     counters: Counters
+    prepared: Stopwatch  # what took how long before anything started
     window_done: Callable[[WindowInfo, WindowFigures], None] = lambda window, figures: None
     _checkpoint: Path | None = field(init=False, default=None)
     _health: LossHealth = field(init=False, default_factory=LossHealth)
@@ -108,14 +111,15 @@ class Trainer:
     def __post_init__(self) -> None:
         self.q_pre: Channel[Batch] = Channel("q_pre", self.config.pipeline.prefetch_depth)
         self.q_pre.add_writer()
-        self.transport: Transport = open_transport(
-            self.config.transport_choice,
-            self.devices,
-            self.config.devices,
-            self.probe,
-            ways={(route.src, route.dst): route.path for route in self.routes},
-            item_bytes=self.item_bytes,
-        )
+        with self.prepared.part("transport"):
+            self.transport: Transport = open_transport(
+                self.config.transport_choice,
+                self.devices,
+                self.config.devices,
+                self.probe,
+                ways={(route.src, route.dst): route.path for route in self.routes},
+                item_bytes=self.item_bytes,
+            )
         self._saved_step = self.first_step
         self.turns = WindowTurns(self.first_step)
         self.progress = WindowProgress(self.first_step)
@@ -318,37 +322,42 @@ class Trainer:
 
 def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe = silent) -> Trainer:
     """Load and check everything. Raises UsageErrors; starts nothing."""
+    taken = Stopwatch()
     devices = open_devices(config)
-    check_edges(devices, config.transport_choice)
-    routes = find_routes(devices, config.transport_choice, config.devices)
+    with taken.part("links"):
+        check_edges(devices, config.transport_choice)
+        routes = find_routes(devices, config.transport_choice, config.devices)
     if devices.emulated:
         torch.set_num_threads(config.devices.cpu_threads)
     if config.run.deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it matrix products refuse
         torch.use_deterministic_algorithms(True)
     with probe.span("load"):
-        tokenizer = open_tokenizer(config.target)
-        documents = load_documents(config, tokenizer)
-        memory = make_plan(config, devices, documents, tokenizer, routes)
-        if config.devices.memory_plan == "refuse":
-            memory.check()
-        loaded = load_target(config, device_type=devices.targets[0].torch_device.type)
+        with taken.part("data"):
+            tokenizer = open_tokenizer(config.target)
+            documents = load_documents(config, tokenizer)
+        with taken.part("memory plan"):
+            memory = make_plan(config, devices, documents, tokenizer, routes)
+            if config.devices.memory_plan == "refuse":
+                memory.check()
+        with taken.part("target"):
+            loaded = load_target(config, device_type=devices.targets[0].torch_device.type)
     total_steps = steps_in_all(documents.lengths, config)
     mask = resolve_mask_token(config.drafter.mask_token_id, tokenizer, loaded.spec.vocab)
-    spec = DrafterSpec.of(config.drafter, loaded.spec, loaded.taps, mask_token_id=mask)
-    drafters = [init_drafter(spec, config.drafter.seed) for _ in devices.drafters]
-    replicas = [
-        Replica(drafter, loaded.embedding, loaded.head, device, config)
-        for drafter, device in zip(drafters, devices.drafters, strict=True)
-    ]
-    ways = {(route.src, route.dst): route.path for route in routes}
-    group = ReplicaGroup(replicas, config, total_steps, ways)
-    first_step = _resume(config, group, documents, total_steps)
-    targets = [Target(loaded, device.torch_device) for device in devices.targets]
+    with taken.part("drafters"):
+        spec = DrafterSpec.of(config.drafter, loaded.spec, loaded.taps, mask_token_id=mask)
+        replicas = _replicas(config, init_drafter(spec, config.drafter.seed), loaded, devices)
+        ways = {(route.src, route.dst): route.path for route in routes}
+        group = ReplicaGroup(replicas, config, total_steps, ways)
+        first_step = _resume(config, group, documents, total_steps)
+    with taken.part("target"):
+        targets = [Target(loaded, device.torch_device) for device in devices.targets]
     each_bytes = loaded.embedding.element_size()
-    layout = choose_layout(config, targets[0])
+    with taken.part("leak probe"):
+        layout = choose_layout(config, targets[0])
     guard_traces()
-    _warm_up(batches(documents, config, layout=layout), devices, targets, group)
+    with taken.part("compiling"):
+        _warm_up(batches(documents, config, layout=layout), devices, targets, group)
     return Trainer(
         config=config,
         devices=devices,
@@ -364,7 +373,17 @@ def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe =
         checkpoints=None if run_path is None else run_path / "checkpoints",
         probe=probe,
         counters=Counters(total_steps=total_steps, first_step=first_step),
+        prepared=taken,
     )
+
+
+def _replicas(config: TrainConfig, first: Drafter, loaded: LoadedTarget, devices: DeviceSet) -> list[Replica]:
+    """A replica for each drafter device, all with the weights of `first`."""
+    copies = [copy.deepcopy(first) for _ in devices.drafters[1:]]
+    return [
+        Replica(drafter, loaded.embedding, loaded.head, device, config)
+        for drafter, device in zip([first, *copies], devices.drafters, strict=True)
+    ]
 
 
 def _tokens_at_once(config: TrainConfig, documents: Documents) -> int:

@@ -140,6 +140,30 @@ def test_a_slow_copy_holds_up_neither_stages_stream(path: str) -> None:
     pytest.fail("the stages' streams waited for the copy every time")
 
 
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_copy_waits_for_nothing_that_its_thread_has_on_the_destination() -> None:
+    """A peer copy is ordered with the current streams of both ends, so both have to be its own."""
+    for _ in range(8):
+        rig = Rig("peer")
+        for tag in (1, 2):  # from here on streams and memory exist
+            rig.send(tag)
+            rig.check(tag)
+            synchronize(rig.devices)
+        drafter = rig.devices.drafters[0]
+        with rig.on_target(), drafter.active():
+            torch.cuda._sleep(500 * millisecond)
+            asleep = drafter.record()
+        rig.send(3)
+        (pending,) = [item.ready for item in rig.transport._queues.of(0)._items]
+        pending.wait()
+        independent = not asleep.done()
+        rig.check(3)
+        assert rig.mismatches() == 0
+        if independent:
+            return
+    pytest.fail("the copy waited for the thread's other work on the destination every time")
+
+
 def test_slabs_are_pinned_exactly_as_large_as_needed_and_given_back(monkeypatch) -> None:
     """C045."""
     unpinned: list[int] = []
