@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -140,12 +141,14 @@ class Predictor:
 
     def _fit_deviation(self, setting: Setting, windows: Windows) -> float:
         """How much the ratio to today's rate varies over the models that the runs allow."""
+        rates = [estimate(other, setting, windows).tokens_per_s for other in self.fit.others]
+        return float(np.log(np.divide(rates, self._rates_today)).std())
+
+    @cached_property
+    def _rates_today(self) -> list[float]:
+        """Of the run as it was, by each model that it allows."""
         today = self.model.windows
-        ratios = [
-            estimate(other, setting, windows).tokens_per_s / estimate(other, self.now, today).tokens_per_s
-            for other in self.fit.others
-        ]
-        return float(np.log(ratios).std())
+        return [estimate(other, self.now, today).tokens_per_s for other in self.fit.others]
 
     def _doubts(self, setting: Setting, windows: Windows) -> Iterable[Doubt]:
         yield from self._doubt_sizes(windows)

@@ -168,3 +168,25 @@ def test_a_stream_of_many_small_batches_reads_as_one(tmp_path: Path, monkeypatch
     samples = Run.open(builder.finish()).samples
     assert samples["value"].tolist() == list(map(float, range(50)))
     assert set(samples["metric"]) == {"rss_anon_bytes"}
+
+
+@pytest.mark.parametrize(
+    ("order", "backwards"),
+    [
+        ([("a", 1), ("a", 2), ("b", 1), ("b", 2)], 0),  # one source after the other
+        ([("a", 1), ("b", 1), ("a", 2), ("b", 2)], 0),
+        ([("a", 2), ("a", 1), ("b", 1)], 1),
+        ([("a", 2), ("b", 1), ("a", 1)], 1),  # in two pieces
+    ],
+)
+def test_a_clock_that_ran_backwards_is_found_wherever_the_rows_lie(
+    tmp_path: Path, order: list[tuple[str, int]], backwards: int
+) -> None:
+    table = pa.Table.from_pylist(
+        [{"t_ns": at, "source": source, "key": "k", "metric": "m", "value": 1.0} for source, at in order],
+        schema=sample_schema,
+    )
+    path = RunBuilder(tmp_path / "run").finish()
+    run = Run.of_tables(path, {}, event_schema.empty_table(), table)
+    assert run.set_aside.get("samples whose clock ran backwards", 0) == backwards
+    assert len(run.samples) == len(order) - backwards
