@@ -97,8 +97,8 @@ def _load(setting: Setting, windows: Windows, model: PipelineModel) -> _Load:
         forward=model.forward.at(tokens),
         backward=model.backward.at(tokens),
         step=model.window_s(setting.drafters),
-        extra_t=model.target_extra_s,
-        extra_d=model.drafter_extra_s,
+        extra_t=model.target_extra.at(tokens),
+        extra_d=model.drafter_extra.at(tokens),
     )
 
 
@@ -141,10 +141,15 @@ def _bounds(model: PipelineModel, setting: Setting, load: _Load) -> Bounds:
     n, way = load.batches, model.way(setting)
     down, up = (model.hop_s(hop, load.tokens) for hop in (hops[way][0], hops[way][-1]))
     own_t, own_d = (down, up) if way == "pageable" else (0.0, 0.0)
-    away = 1.0 - 1.0 / setting.drafters if setting.shared_queue and way != "pageable" else 0.0
-    move = away * model.hop_s("peer", load.tokens)
+    away = 0.0
+    if setting.shared_queue and setting.drafters > 1 and way != "pageable":
+        away = 1.0 - 1.0 / setting.drafters if model.away_share is None else model.away_share
+    move = away * model.hop_s("move", load.tokens)
     step_each = load.backward + load.extra_d + own_d + move
-    cycles = [load.forward * model.target_factor(i) + load.extra_t + own_t for i in range(setting.targets)]
+    late = [model.copy_factor(hops[way][0], i) for i in range(setting.targets)]
+    cycles = [
+        load.forward * model.target_factor(i) + load.extra_t + own_t * late[i] for i in range(setting.targets)
+    ]
     if setting.lockstep:
         exposed = {"pageable": down, "peer": down, "pinned": down + up}[way]
         return _lockstep(setting, load, max(cycles) - own_t, step_each, exposed, model)
@@ -155,9 +160,9 @@ def _bounds(model: PipelineModel, setting: Setting, load: _Load) -> Bounds:
     }
     between = n / setting.targets / setting.drafters
     if way == "peer" and setting.dispatch != "local":
-        seconds["links"] = between * down
+        seconds["links"] = between * down * max(late)
     elif way == "pinned":
-        seconds["links"] = between * max(down, up)
+        seconds["links"] = between * max(down * max(late), up)
     if setting.shares_devices:
         seconds["shared device"] = _shared(setting, load) / model.sharing_gain
     held = setting.depth * setting.queues + setting.targets + setting.drafters - 1

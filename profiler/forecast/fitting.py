@@ -147,13 +147,15 @@ def _fit_with(
         pack=lines["prefetch"].line,
         forward=lines["target"].line,
         backward=lines["drafter"].line,
-        target_extra_s=float(np.mean([r.target_extra_s / f[1] for r, f in zip(runs, slow, strict=True)])),
-        drafter_extra_s=float(np.mean([r.drafter_extra_s / f[2] for r, f in zip(runs, slow, strict=True)])),
+        target_extra=_mean_line([r.target_extra.times(1 / f[1]) for r, f in zip(runs, slow, strict=True)]),
+        drafter_extra=_mean_line([r.drafter_extra.times(1 / f[2]) for r, f in zip(runs, slow, strict=True)]),
         step_s=float(np.mean(steps)),
         merge_s=float(np.mean(merges)) if merges else _unseen_merge_s(first, links),
         noise={stage: fit.noise for stage, fit in lines.items()},
         target_factors=tuple(factors),
         links=links,
+        copy_factors=first.copy_factors,
+        away_share=first.away_share,
         token_bytes=first.token_bytes,
         cores=first.cores,
         sharing_gain=1.0 if first.emulated else gpu_sharing_gain,
@@ -163,6 +165,13 @@ def _fit_with(
     )
     others = zip(*(lines[stage].others for stage in ("prefetch", "target", "drafter")), strict=True)
     return Fit(model, tuple(replace(model, pack=p, forward=f, backward=b) for p, f, b in others))
+
+
+def _mean_line(lines: Sequence[Line]) -> Line:
+    """The average of lines that were measured alike."""
+    return Line(
+        float(np.mean([line.fixed_s for line in lines])), float(np.mean([line.slope_s for line in lines]))
+    )
 
 
 def _unseen_merge_s(run: Observations, links: Mapping[str, Line]) -> float:
@@ -180,7 +189,10 @@ def _join_links(runs: Sequence[Observations]) -> dict[str, Line]:
 
 
 def _target_factors(run: Observations) -> list[float]:
-    """Each target's time against that of the median target, per token; 1 within what noise explains."""
+    """Each target's time against that of the usual one, per token; 1 within what noise explains.
+
+    Of two that differ, the faster one is usual: a device may be slowed, not sped up.
+    """
     mine = run.samples["target"]
     if not len(mine.tokens):
         return [1.0] * run.setting.targets
@@ -191,7 +203,7 @@ def _target_factors(run: Observations) -> list[float]:
             for i in range(run.setting.targets)
         ]
     )
-    usual = float(np.nanmedian(paces))
+    usual = float(np.nanquantile(paces, 0.5, method="lower"))
     factors = np.where(np.isnan(paces), 1.0, paces / usual)
     return [float(f) if abs(f - 1.0) > 0.03 else 1.0 for f in factors]
 
@@ -206,6 +218,7 @@ def _fit_crowding(runs: Sequence[Observations]) -> float:
             ratio = part.seconds / np.maximum(part.tokens, 1e-12)
             ratio = np.minimum(ratio / np.median(ratio), 2.0)
             beside = np.minimum(part.beside, max((run.cores or 1.0) - 1.0, 0.0))
-            above += float(((beside - beside.mean()) * (ratio - ratio.mean())).sum())
-            below += float(((beside - beside.mean()) ** 2).sum())
+            certainty = 1.0 / max(float(ratio.var()), 1e-6)  # a stage whose times scatter says little
+            above += certainty * float(((beside - beside.mean()) * (ratio - ratio.mean())).sum())
+            below += certainty * float(((beside - beside.mean()) ** 2).sum())
     return float(np.clip(above / below, 0.0, 0.5)) if below > 1e-9 else 0.0

@@ -140,6 +140,21 @@ def _all_as_fast(base: _Base) -> tuple[PipelineModel, Setting] | None:
     return replace(base.model, target_factors=tuple(min(f, 1.0) for f in base.model.target_factors)), base.now
 
 
+def _copies_alike(base: _Base) -> tuple[PipelineModel, Setting] | None:
+    """No target's copies slower than the usual ones; None where none are."""
+    if not base.model.copy_factors:
+        return None
+    return replace(base.model, copy_factors={}), base.now
+
+
+def _forwards_alone(base: _Base) -> tuple[PipelineModel, Setting] | None:
+    """Targets' threads do nothing else that takes longer with more tokens; None where they do not."""
+    extra = base.model.target_extra
+    if not extra.slope_s:
+        return None
+    return replace(base.model, target_extra=Line(extra.fixed_s)), base.now
+
+
 def _without_gil_waits(base: _Base) -> tuple[PipelineModel, Setting] | None:
     """Work without its waits for the GIL; None where nobody was seen to wait."""
     work = {stage: 1.0 - _gil_share(base.timeline, stage) for stage in ("prefetch", "target", "drafter")}
@@ -150,9 +165,9 @@ def _without_gil_waits(base: _Base) -> tuple[PipelineModel, Setting] | None:
         model,
         pack=model.pack.times(work["prefetch"]),
         forward=model.forward.times(work["target"]),
-        target_extra_s=model.target_extra_s * work["target"],
+        target_extra=model.target_extra.times(work["target"]),
         backward=model.backward.times(work["drafter"]),
-        drafter_extra_s=model.drafter_extra_s * work["drafter"],
+        drafter_extra=model.drafter_extra.times(work["drafter"]),
         step_s=model.step_s * work["drafter"],
     )
     return changed, base.now
@@ -173,5 +188,9 @@ _changes: Final[dict[str, Change]] = {
     "shared-queue-cross-device": _copies_beside,
     "prefetch-starvation": _free_packing,
     "one-gpu-throttled": _all_as_fast,
+    "numa-remote-host-buffers": _copies_alike,
+    "straggling-link": _copies_alike,
+    "python-packing-loop": _forwards_alone,
+    "per-step-scalar-sync": _forwards_alone,
     "gil-contention": _without_gil_waits,
 }

@@ -46,14 +46,17 @@ class PipelineModel:
     pack: Line  # of tokens of a batch
     forward: Line
     backward: Line
-    target_extra_s: float = 0.0  # a batch, on the stage's own thread, besides
-    drafter_extra_s: float = 0.0
+    target_extra: Line = Line()  # besides, on the stage's own thread, of tokens of a batch
+    drafter_extra: Line = Line()
     step_s: float = 0.0  # a window: the optimizer
     merge_s: float = 0.0  # a window and further drafter: its gradients
     noise: Mapping[str, float] = field(default_factory=dict)  # by stage: relative deviation of a batch's work
     target_factors: tuple[float, ...] = ()  # how much longer each target takes; 1 for those beyond
     links: Mapping[str, Line] = field(default_factory=dict)  # by hop: of bytes
+    # By hop: how much longer copies of each target take than usual.
+    copy_factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     token_bytes: float = 0.0  # of hidden states
+    away_share: float | None = None  # of a shared queue's batches, taken by another drafter; None: not seen
     cores: float | None = None  # that logical devices compute on; None: devices of their own
     sharing_gain: float = 1.0  # how much more a device does while two roles keep it busy at once
     crowding: float = 0.0  # how much longer work takes for each other stage at work, on logical devices
@@ -64,12 +67,20 @@ class PipelineModel:
         """How much longer that target takes than the usual one."""
         return self.target_factors[index] if index < len(self.target_factors) else 1.0
 
+    def copy_factor(self, hop: str, index: int) -> float:
+        """How much longer that target's copies take; pageable and pinned buffers lie in the same place."""
+        other = {"pageable down": "pinned down", "pinned down": "pageable down"}.get(hop, hop)
+        factors = self.copy_factors.get(hop) or self.copy_factors.get(other) or ()
+        return factors[index] if index < len(factors) else 1.0
+
     def window_s(self, drafters: int) -> float:
         """Sum and optimizer step of a window."""
         return self.step_s + self.merge_s * (drafters - 1)
 
     def hop_s(self, hop: str, tokens: float) -> float:
-        """One copy of a batch's states; nothing where its speed is not known."""
+        """One copy of a batch's states, nothing where its speed is unknown. A move unseen is a peer copy."""
+        if hop == "move" and hop not in self.links:
+            hop = "peer"
         return self.links[hop].at(tokens * self.token_bytes) if hop in self.links else 0.0
 
     def way(self, setting: Setting) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -30,6 +30,9 @@ from profiler.timeline import Timeline
 
 Floats = NDArray[np.float64]
 least_computed: Final = 0.02  # of its work that a stage is taken to compute
+small_copy_bytes: Final = 4096  # numbers that are read back, no states
+slower_copies: Final = 1.1  # times the usual: less is noise
+worth_telling: Final = 0.02  # of a forward, that a slow copy takes longer
 window_parts: Final = ("sum", "optimizer", "checkpoint")  # work of a window, not of a batch
 
 
@@ -52,13 +55,15 @@ class Observations:
     windows: Windows
     tokens_per_s: float
     deviation: float  # of tokens_per_s, relative: what another run of that length would differ by
-    target_extra_s: float
-    drafter_extra_s: float
+    target_extra: Line  # of tokens of a batch
+    drafter_extra: Line
     step_s: float
     merge_s: float | None  # for each drafter but the first; None: there was one only
     links: Mapping[str, Line]
+    copy_factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # by hop and target
     measured_hops: frozenset[str]  # of `links`; the others are declared, or measured apart
     token_bytes: float
+    away_share: float | None = None  # of takes from a shared queue; None: there is none
     documents: tuple[float, ...] = ()  # lengths of some, in tokens; empty: not recorded
     gradient_bytes: float | None = None  # of one drafter, as they are summed; None: not recorded
     cores: float | None  # that logical devices computed on; None: devices of their own, or not recorded
@@ -83,10 +88,10 @@ def observe(
         raise RunError("the run is no basis for a forecast", found=lack, remedy="record a longer run")
     used = timeline.windows.iloc[timeline.steady.warmup_windows :]
     rates = resample_rates(used)
-    measured = _measured_links(timeline)
+    factors = _copy_factors(timeline, setting)
+    measured = _measured_links(timeline, factors)
     declared = declared_links(timeline.config) if timeline.config is not None and timeline.emulated else {}
     batches = {stage: _batches(timeline, stage) for stage in main_work}
-    counts = {stage: max(_count(timeline, stage), 1.0) for stage in main_work}
     step_s, merge_s = _window_work(timeline, setting, len(used))
     return Observations(
         setting=setting,
@@ -94,11 +99,13 @@ def observe(
         windows=_windows(timeline, used),
         tokens_per_s=float(used["tokens"].sum() / used["seconds"].sum()),
         deviation=float(rates.std() / rates.mean()),
-        target_extra_s=_extra(timeline, "target") / counts["target"],
-        drafter_extra_s=_extra(timeline, "drafter") / counts["drafter"],
+        target_extra=_extra(timeline, "target"),
+        drafter_extra=_extra(timeline, "drafter"),
         step_s=step_s,
         merge_s=merge_s,
         links={**declared, **(links or {}), **measured},
+        copy_factors=factors,
+        away_share=_away_share(timeline) if setting.shared_queue and setting.drafters > 1 else None,
         measured_hops=frozenset(measured),
         token_bytes=_token_bytes(timeline),
         documents=_documents(used, plan),
@@ -163,15 +170,17 @@ def _documents(used: pd.DataFrame, plan: Facts | None) -> tuple[float, ...]:
     return tuple((lengths * (mean / lengths.mean())).tolist())
 
 
-def _count(timeline: Timeline, stage: str) -> float:
-    return float(timeline.service.loc[timeline.service["stage"] == stage, "batches"].sum())
+def _extra(timeline: Timeline, stage: str) -> Line:
+    """What a stage's threads do besides main work, work of windows, copies and waits.
 
-
-def _extra(timeline: Timeline, stage: str) -> float:
-    """Seconds of a stage's threads that are no main work, work of windows, copy or wait."""
+    Other work and waits for the own device take as long as there are tokens; what has no name, as batches.
+    """
     mine = timeline.devices[timeline.devices["stage"] == stage]
     other = (mine["kind"] == "work") & ~mine["name"].isin([main_work[stage], *window_parts])
-    return float(mine.loc[other | mine["kind"].isin(["unaccounted", "gpu_wait"]), "seconds"].sum())
+    named = float(mine.loc[other | (mine["kind"] == "gpu_wait"), "seconds"].sum())
+    nameless = float(mine.loc[mine["kind"] == "unaccounted", "seconds"].sum())
+    done = timeline.service.loc[timeline.service["stage"] == stage, ["batches", "tokens"]].sum()
+    return Line(nameless / max(float(done["batches"]), 1.0), named / max(float(done["tokens"]), 1.0))
 
 
 def _window_work(timeline: Timeline, setting: Setting, windows: int) -> tuple[float, float | None]:
@@ -193,13 +202,54 @@ def _token_bytes(timeline: Timeline) -> float:
     return 0.0
 
 
-def _measured_links(timeline: Timeline) -> dict[str, Line]:
-    """Of each path that the run copied over: seconds by bytes, its declared fixed part taken off."""
+def _copy_factors(timeline: Timeline, setting: Setting) -> dict[str, tuple[float, ...]]:
+    """By hop out of a target: how much longer each target's copies take than the usual ones, where any do."""
+    found = {}
+    copies = _sized_copies(timeline)
+    forward_s = timeline.service.loc[timeline.service["stage"] == "target", "s_per_batch"].mean()
+    for hop, mine in copies[copies["target"] >= 0].groupby("hop"):
+        sums = mine.groupby("target")[["seconds", "copies", "bytes"]].sum().reindex(range(setting.targets))
+        paces = (sums["seconds"] / sums["bytes"]).to_numpy(dtype=float)
+        usual = float(np.nanquantile(paces, 0.5, method="lower"))
+        factors = np.where(np.isnan(paces), 1.0, paces / usual)
+        more_s = (sums["seconds"] / sums["copies"]).to_numpy(dtype=float) * (1.0 - 1.0 / factors)
+        slower = (factors > slower_copies) & (more_s > worth_telling * forward_s)
+        if slower.any():
+            found[str(hop)] = tuple(np.where(slower, factors, 1.0).tolist())
+    return found
+
+
+def _away_share(timeline: Timeline) -> float | None:
+    takes = timeline.takes.groupby("where")["takes"].sum()
+    known = float(takes.get("home", 0) + takes.get("away", 0))
+    return float(takes.get("away", 0)) / known if known else None
+
+
+def _sized_copies(timeline: Timeline) -> pd.DataFrame:
+    """Copies of hidden states by hop and the target that they leave (-1: none)."""
+    copies = timeline.copies[timeline.copies["bytes"] > small_copy_bytes * timeline.copies["copies"]]
+    threads = timeline.threads.loc[timeline.threads["stage"] == "target", ["device", "index"]]
+    owners = dict(threads.drop_duplicates("device").itertuples(index=False, name=None))
+    hops_of = [_hop(copy) for _, copy in copies.iterrows()]
+    leaving = [owners.get(src, -1) for src in copies["src"]]
+    return copies.assign(hop=hops_of, target=leaving)
+
+
+def _measured_links(timeline: Timeline, factors: Mapping[str, tuple[float, ...]]) -> dict[str, Line]:
+    """Of each path that the run copied over: seconds by bytes, its declared fixed part taken off.
+
+    Of targets whose copies take longer by such `factors`: as if they did not.
+    """
     found = {}
     config = timeline.config
     latency = config.devices.link_latency_us / 1e6 if config is not None and timeline.emulated else 0.0
-    copies = timeline.copies[timeline.copies["bytes"] > 0]
-    for hop, mine in copies.groupby(copies.apply(_hop, axis=1)):
+    copies = _sized_copies(timeline)
+    by_target = [
+        factors[hop][target] if hop in factors and target >= 0 else 1.0
+        for hop, target in zip(copies["hop"], copies["target"], strict=True)
+    ]
+    copies = copies.assign(seconds=copies["seconds"] / by_target)
+    for hop, mine in copies.groupby("hop"):
         count, size, seconds = (float(mine[name].sum()) for name in ("copies", "bytes", "seconds"))
         fixed = min(latency, seconds / count)
         found[str(hop)] = Line(fixed, (seconds - fixed * count) / size)
@@ -209,7 +259,7 @@ def _measured_links(timeline: Timeline) -> dict[str, Line]:
 def _hop(copy: pd.Series) -> str:
     """What kind of copy: one through host memory goes down to it or up from it."""
     if copy["path"] == "peer":
-        return "peer"
+        return "move" if copy["stage"] == "drafter" else "peer"  # of what another drafter was to have
     from_host = copy["src"] in ("host", "cpu") or (copy["src"] == missing_name and copy["stage"] == "drafter")
     return f"{'pinned' if copy['path'] == 'pinned' else 'pageable'} {'up' if from_host else 'down'}"
 

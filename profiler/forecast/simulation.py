@@ -140,6 +140,7 @@ class _Stage:
         self.under_way = [0.0] * setting.drafters
         self.last_home = setting.drafters - 1
         self.forwarded = self.untrained = 0  # lockstep
+        self.owed_away = 0.0
         self.ends: list[float] = []
         self.tallies = {stage: _Tally() for stage in ("prefetch", "target", "drafter")}
         self.samples: list[Sample] = []
@@ -221,7 +222,8 @@ class _Stage:
         link = self.links.setdefault((src, dst, path), simpy.Resource(self.env))
         with link.request() as turn:
             yield turn
-            yield self.env.timeout(self.m.hop_s(path, tokens))
+            factor = self.m.copy_factor(path, src[1]) if isinstance(src, tuple) and src[0] == "t" else 1.0
+            yield self.env.timeout(self.m.hop_s(path, tokens) * factor)
 
     def own_copy(self, stage: str, hop: Process) -> Process:
         since = self.env.now
@@ -250,7 +252,7 @@ class _Stage:
             seconds = self.vary("target", self.m.forward.at(item.tokens) * factor)
             took = yield from self.compute("target", seconds, place)
             self.samples.append(("target", index, item.window, item.tokens, took))
-            yield from self.spend("target", self.m.target_extra_s)
+            yield from self.spend("target", self.m.target_extra.at(item.tokens))
             if self.s.lockstep:
                 self.forwarded += 1
                 self.turn()
@@ -330,7 +332,7 @@ class _Stage:
                 "drafter", self.vary("drafter", self.m.backward.at(item.tokens)), place
             )
             self.samples.append(("drafter", index, window, item.tokens, took))
-            yield from self.spend("drafter", self.m.drafter_extra_s)
+            yield from self.spend("drafter", self.m.drafter_extra.at(item.tokens))
             self.release(previous)
             previous = item
             self.trained += 1
@@ -350,9 +352,20 @@ class _Stage:
             return
         if item.arrived is not None and not item.arrived.processed:
             yield from self.wait(item.arrived, "drafter", "copy_wait")
-        if item.home != index and self.s.drafter_places[item.home] != self.s.drafter_places[index]:
-            copy = self.hop(("d", item.home), ("d", index), "peer", item.tokens)
+        if self.is_away(item, index):
+            copy = self.hop(("d", item.home), ("d", index), "move", item.tokens)
             yield from self.own_copy("drafter", copy)
+
+    def is_away(self, item: _Item, index: int) -> bool:
+        """Whether it lies on another drafter's device: as often as was seen, else as it is played."""
+        share = self.m.away_share
+        if share is not None and self.s.shared_queue and self.s.drafters > 1:
+            self.owed_away += share if self.random is None else float(self.random.random() < share)
+            if self.owed_away < 1.0:
+                return False
+            self.owed_away -= 1.0
+            return True
+        return item.home != index and self.s.drafter_places[item.home] != self.s.drafter_places[index]
 
     def release(self, item: _Item | None) -> None:
         if item is not None:

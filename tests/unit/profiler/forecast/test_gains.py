@@ -15,6 +15,8 @@ from tests.played_pipeline import play
 
 Settings = dict[str, Any]
 host: Settings = {"preset": "host", "depth": 2}
+pinned: Settings = {"preset": "pinned", "up_s": {0: 0.05}}
+quick = dict.fromkeys(range(3), 0.1)
 
 
 def diagnosed(path: Path, settings: Settings) -> Diagnosis:
@@ -31,6 +33,13 @@ def diagnosed(path: Path, settings: Settings) -> Diagnosis:
             {"preset": "peer", "backward_s": 0.3},
         ),
         ("prefetch-starvation", {"pack_s": 0.6}, {"pack_s": 0.001}),
+        ("python-packing-loop", {"gather_s": 0.8}, {}),
+        ("one-gpu-throttled", {"targets": 2, "slower_targets": {0: 3.0}}, {"targets": 2}),
+        (
+            "numa-remote-host-buffers",
+            pinned | {"down_s": quick | {2: 3.0}},
+            pinned | {"down_s": quick | {2: 0.1}},
+        ),
         ("drafter-too-slow", {"backward_s": 0.6}, {"targets": 2, "drafters": 2, "backward_s": 0.6}),
     ],
 )

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from profiler.forecast.closed_form import estimate
 from profiler.forecast.model import Line, PipelineModel
 from profiler.forecast.setting import Setting
 from profiler.forecast.simulation import Played, simulate
@@ -57,6 +58,34 @@ def test_pageable_copies_add_to_both_stages_and_peer_copies_to_none() -> None:
     assert play(model(1.0, 0.5, links=links), host).tokens_per_s == pytest.approx(100 / 1.5)
     assert play(model(0.5, 1.0, links=links), host).tokens_per_s == pytest.approx(100 / 1.25)
     assert play(model(1.0, 0.5, links=links)).tokens_per_s == pytest.approx(100.0)
+
+
+def test_a_target_whose_copies_are_slow_is_a_slow_target() -> None:
+    links = {"pageable down": Line(0.5), "pageable up": Line(0.0)}
+    host = Setting(target_places=(0, 1), drafter_places=(2,), path="pageable", shared_queue=True)
+    many = ((100.0,) * 40,)
+    slow = model(0.5, 0.01, links=links, copy_factors={"pinned down": (3.0, 1.0)}, windows=many)
+    assert slow.copy_factor("pageable down", 0) == 3.0
+    assert slow.copy_factor("peer", 0) == 1.0
+    assert play(slow, host).tokens_per_s == pytest.approx(150.0, rel=0.03)
+    assert estimate(slow, host, slow.windows).tokens_per_s == pytest.approx(150.0, rel=0.03)
+
+
+def test_moves_between_drafters_have_a_speed_of_their_own_and_come_as_often_as_seen() -> None:
+    shared = Setting(target_places=(0,), drafter_places=(1, 2), shared_queue=True, dispatch="round_robin")
+    links = {"peer": Line(0.0), "move": Line(1.0)}
+    for share, rate in ((0.0, 200.0), (0.5, 100 / 0.75), (1.0, 100.0)):
+        costs = model(0.1, 1.0, links=links, away_share=share, windows=((100.0,) * 40,))
+        assert play(costs, shared).tokens_per_s == pytest.approx(rate, rel=0.05)
+        assert estimate(costs, shared, costs.windows).tokens_per_s == pytest.approx(rate, rel=0.05)
+    assert model(links={"peer": Line(0.7)}).hop_s("move", 1.0) == 0.7
+
+
+def test_work_beside_the_forward_grows_with_tokens_as_far_as_it_does() -> None:
+    costs = model(1.0, 0.1, target_extra=Line(0.1, 0.009))
+    assert play(costs).tokens_per_s == pytest.approx(100 / 2.0)
+    halves = replace(costs, forward=Line(0.0, 0.01), windows=((50.0,) * 8,))
+    assert play(halves).tokens_per_s == pytest.approx(50 / (0.5 + 0.1 + 0.45))
 
 
 def test_a_slow_link_limits_a_path_that_overlaps() -> None:
