@@ -311,6 +311,65 @@ def planted_faults(document: Document) -> Table:
     return head, rows
 
 
+def whatif_accuracy(document: Document) -> Table:
+    """Each family's errors, from its base and from every run; fixes of sick runs by what was put first."""
+    head = [
+        "runs",
+        "forecasts",
+        "median error",
+        "90 % within",
+        "largest",
+        "noise of repeats",
+        "in the interval",
+    ]
+    head += ["first-ranked is best, or equal"]
+    rows: list[list[Any]] = []
+    for name, part in document.items():
+        if not isinstance(part, dict) or "first_ranked" not in part:
+            continue
+        ranked, many = part["first_ranked"], part["first_ranked"]["rankings"]
+        first = f"{ranked['best_or_equal']} of {many}" if many else None
+        if "from_the_base" not in part:
+            rows.append([name, len(part["rows"]), *[None] * 5, first])
+            continue
+        for kind in ("from_the_base", "from_every_run"):
+            if part[kind]["measured"]:
+                told = f"{name}, {kind.replace('_', ' ')}"
+                rows.append([told, *_errors(part[kind]), first if kind == "from_every_run" else None])
+    return head, rows
+
+
+def _errors(figures: Document) -> list[Any]:
+    shares = (percent(figures[key]) for key in ("median_error", "p90_error", "largest_error", "repeat_noise"))
+    return [figures["measured"], *shares, f"{figures['covered']} of {figures['measured']}"]
+
+
+def whatif_on_gpus(document: Document) -> Table:
+    """Each setting's forecast, made before it ran, beside what was measured."""
+    head = [
+        "setting",
+        "forecast tokens/s",
+        "90 % interval",
+        "measured",
+        "error",
+        "in the interval",
+        "would limit",
+    ]
+    rows = [
+        [
+            row["setting"],
+            row["predicted"],
+            f"{number(row['low'])} to {number(row['high'])}",
+            row["measured"] or row["reason"],
+            percent(row["error"]),
+            row["covered"],
+            row["limit"],
+        ]
+        for row in document["rows"]
+    ]
+    return head, rows
+
+
 kinds: dict[str, Callable[[Document], Table]] = {
     "drafter_step": drafter_step,
     "target_forward": target_forward,
@@ -327,4 +386,6 @@ kinds: dict[str, Callable[[Document], Table]] = {
     "demo_search": demo_search,
     "planted_faults": planted_faults,
     "labelled_suite": labelled_suite,
+    "whatif_accuracy": whatif_accuracy,
+    "whatif_on_gpus": whatif_on_gpus,
 }

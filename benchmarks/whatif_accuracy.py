@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.pinned_pool import open_pool
 from benchmarks.recorded_run import pack
 from benchmarks.result_file import write_result
-from benchmarks.whatif_cases import Case, Family, families, other_fixes, sick_cases
+from benchmarks.whatif_cases import Case, Family, families, other_fixes, sick_cases, still_sick
 from benchmarks.whatif_runs import diagnose_sick, forecast, measure, neutral_knobs
 from benchmarks.whatif_score import judge, judge_ranking, score, score_rankings
 from profiler.forecast.what_if import asked
@@ -158,7 +158,10 @@ def hold_fixes(page: Page, strengths: int) -> dict[str, Any]:
     sick = {case.name: (fault, case) for fault, case in sick_cases(strengths)}
     page.measure(case for _, case in sick.values())
     known = {name: pair for name, pair in sick.items() if page.rate(name) is not None}
-    plain = {name: [case.with_changes(fix) for fix in other_fixes] for name, (_, case) in known.items()}
+    plain = {
+        name: [fixed for fix in other_fixes if (fixed := still_sick(case, fix)) is not None]
+        for name, (_, case) in known.items()
+    }
     forecasts = page.forecast(plain)
     causes = {
         row["base"]: row["causes"] for row in page.gather(diagnose_sick, [(page.runs / n,) for n in known])
@@ -193,12 +196,14 @@ def _fixes(page: Page, case: Case, forecasts: Mapping[str, Row], causes: list[Ro
         if cause["gain"] is None:
             continue
         knobs = " ".join(f"{knob}={value}" for knob, value in cause["knobs"].items())
-        fixed = case.with_changes(knobs) if knobs else Case("none:0", case.changes)
+        fixed = still_sick(case, knobs) if knobs else Case("none:0", case.changes)
+        if fixed is None:
+            continue
         row = {"fix": cause["cause"], "knobs": knobs, "predicted": now * (1 + cause["gain"])}
         offered.setdefault(fixed.name, {"case": fixed, "setting": fixed.name, **row})
     for change in other_fixes:
-        changed = case.with_changes(change)
-        if changed.name in forecasts:
+        changed = still_sick(case, change)
+        if changed is not None and changed.name in forecasts:
             row = {"fix": change, "knobs": change, "predicted": forecasts[changed.name]["predicted"]}
             offered.setdefault(changed.name, {"case": changed, "setting": changed.name, **row})
     yield from offered.values()

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks.small_runs import small_config
 from dflash.contract.config import TrainConfig, all_knobs, load_config
+from dflash.contract.errors import ConfigError
 from dflash.contract.knobs import parse_assignments
 from dflash.faults.catalogue import catalogue
 
@@ -166,14 +167,47 @@ sick_faults: Final = (
 other_fixes: Final = ("split=3-1", "split=2-2", "token_budget=512", "transport.depth=6")
 
 
+def still_sick(case: Case, changes: str) -> Case | None:
+    """A sick run with further knobs, and with a sickness that takes as many seconds a token as before.
+
+    Strengths are shares of the throughput, and so mean other seconds in another split. None where no strength
+    means the same, or the knobs cannot be.
+    """
+    name, _, number = case.request.partition(":")
+    changed = case.with_changes(changes)
+    try:
+        changed.configure(Path())
+    except ConfigError:
+        return None
+    if name == "shared-queue" and changed.configure(Path()).split.drafters == 1:
+        return replace(changed, request="none:0")  # its links are gone
+    before, after = (one.configure(Path()).split for one in (case, changed))
+    kept, targets = 1.0 - float(number), before.targets / after.targets
+    if name == "slow-data":
+        kept *= targets
+    elif name in ("upload", "deep-queue"):
+        kept *= targets * after.drafters / before.drafters
+    elif name in ("slow-target", "remote-buffers"):
+        kept = 1.0 - (1.0 - kept) * targets
+    if not 0.0 < 1.0 - kept < catalogue[name].below:
+        return None
+    return replace(changed, request=f"{name}:{1.0 - kept:.6g}")
+
+
 def sick_cases(strengths: int) -> Iterator[tuple[str, Case]]:
     """Each fault at its strongest, then weaker; in the configuration in which it acts."""
     for rank in range(strengths):
         for name in sick_faults:
             fault = catalogue[name]
             # Links as fast as a sick run's own are declared: what is slow is the fault.
-            knobs = {"devices.pageable_gbps": 50.0, "devices.pinned_gbps": 50.0, "devices.link_gbps": 50.0}
+            knobs: dict[str, Any] = {
+                "devices.pageable_gbps": 50.0,
+                "devices.pinned_gbps": 50.0,
+                "devices.link_gbps": 50.0,
+            }
             knobs |= {k: v for k, v in fault.knobs.items() if k != "run.max_steps"}
+            budget = int(knobs.get("pipeline.token_budget", 256))
+            knobs = {"window.tokens": max(4 * budget, 1024), **knobs}
             changes = " ".join(f"{k}={_as_text(v)}" for k, v in knobs.items())
             yield name, Case(f"{name}:{fault.strengths[-1 - rank]}", changes)
 
