@@ -75,7 +75,10 @@ def rank(findings: list[Finding], timeline: Timeline | None = None) -> tuple[Fin
     def cost(finding: Finding) -> float:
         held_s = finding.range_s[1] - finding.range_s[0]
         part = 1.0 if whole_s is None else min(held_s / whole_s, 1.0)
-        return part * (finding.measured_cost_share or 0.0)
+        lost = finding.measured_cost_share
+        if lost is None and finding.is_sickness and timeline is not None:
+            lost = _slower_than_others(finding, timeline)
+        return part * (lost or 0.0)
 
     def causes(root: Finding, effect: Finding) -> bool:
         return effect.cause in consequences.get(root.cause, ()) and _overlap_s(root, effect) > 0
@@ -88,7 +91,18 @@ def rank(findings: list[Finding], timeline: Timeline | None = None) -> tuple[Fin
     return tuple(sorted(findings, key=place))
 
 
-def _overlap_s(one: Finding, other: Finding) -> float:
+def _slower_than_others(finding: Finding, timeline: Timeline) -> float:
+    """Share of the throughput at least lost to a cause without a price: against the run's best stretch."""
+    paces = [
+        (_overlap_s(finding, part) > 0.5 * (part.range_s[1] - part.range_s[0]), pace)
+        for part in timeline.segments
+        if (pace := measure_throughput(part).tokens_per_s)
+    ]
+    mine = [pace for held, pace in paces if held]
+    return max(1.0 - min(mine) / max(pace for _, pace in paces), 0.0) if mine else 0.0
+
+
+def _overlap_s(one: Finding, other: Finding | Timeline) -> float:
     return min(one.range_s[1], other.range_s[1]) - max(one.range_s[0], other.range_s[0])
 
 

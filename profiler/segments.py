@@ -160,6 +160,12 @@ def _levels(levels: pd.DataFrame, edges: Floats) -> list[Floats]:
     return found
 
 
+def is_long(windows: pd.DataFrame, lo_ns: int, hi_ns: int) -> bool:
+    """Whether [lo_ns, hi_ns) lasts long enough to be judged by itself."""
+    inside = (windows["start_ns"] >= lo_ns) & (windows["end_ns"] <= hi_ns)
+    return int(inside.sum()) >= least_windows and hi_ns - lo_ns >= least_s * 1e9
+
+
 def stretches(lo_ns: int, hi_ns: int, cuts: list[int]) -> list[tuple[int, int]]:
     """Begin and end of what the cuts divide [lo_ns, hi_ns) into."""
     return list(pairwise([lo_ns, *cuts, hi_ns]))

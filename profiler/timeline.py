@@ -31,7 +31,7 @@ from profiler.gpus import gpu_columns, gpu_warnings, measure_gpus
 from profiler.host_memory import HostMemory, measure_host_memory, unsampled
 from profiler.idle_gaps import find_idle_gaps, gap_columns
 from profiler.run import Run
-from profiler.segments import find_cuts, stretches
+from profiler.segments import find_cuts, is_long, stretches
 from profiler.steady import SteadyRange, find_steady_range, read_windows
 from profiler.waits import clip, close_devices, close_threads, thread_spans
 
@@ -111,6 +111,9 @@ class Timeline:
         if whole.steady.warmup_s > warmup_part * (hi_ns - lo_ns) / 1e9:  # too long for a mere warm-up
             lo_ns = int(windows["start_ns"].iloc[0])
         cuts = find_cuts(windows, spans, _levels(run.samples, lo_ns, hi_ns), lo_ns, hi_ns)
+        steady_ns = whole.range_ns[0]
+        if not cuts and lo_ns < steady_ns and is_long(windows, lo_ns, steady_ns):
+            cuts = [steady_ns]  # a start unlike the rest, of which the pace alone tells
         if not cuts:
             return whole
         segments = []

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from profiler.segments import find_cuts, stretches
+from profiler.segments import find_cuts, is_long, stretches
 
 second = 1_000_000_000
 no_levels = pd.DataFrame(columns=["t_ns", "name", "value"])
@@ -80,6 +80,15 @@ def test_a_level_that_changes_counts() -> None:
     )
     found = find_cuts(windows_of(lambda _: 1000.0), no_spans, levels, 0, 200 * second)
     assert [cut / second for cut in found] == pytest.approx([60], abs=2)
+
+
+def test_what_is_long_enough_holds_ten_windows_and_ten_seconds() -> None:
+    windows = windows_of(lambda _: 1000.0)
+    assert is_long(windows, 0, 10 * second)
+    assert not is_long(windows, 0, 9 * second)
+    assert not is_long(windows[::2], 0, 12 * second)
+    quick = windows.assign(start_ns=windows["start_ns"] // 10, end_ns=windows["end_ns"] // 10)
+    assert not is_long(quick, 0, 9 * second)
 
 
 def test_stretches_cover_the_range() -> None:
