@@ -76,7 +76,7 @@ def rank(findings: list[Finding], timeline: Timeline | None = None) -> tuple[Fin
         held_s = finding.range_s[1] - finding.range_s[0]
         part = 1.0 if whole_s is None else min(held_s / whole_s, 1.0)
         lost = finding.measured_cost_share
-        if lost is None and finding.is_sickness and timeline is not None:
+        if lost is None and finding.supported and finding.is_sickness and timeline is not None:
             lost = _slower_than_others(finding, timeline)
         return part * (lost or 0.0)
 
@@ -96,10 +96,18 @@ def _slower_than_others(finding: Finding, timeline: Timeline) -> float:
     paces = [
         (_overlap_s(finding, part) > 0.5 * (part.range_s[1] - part.range_s[0]), pace)
         for part in timeline.segments
-        if (pace := measure_throughput(part).tokens_per_s)
+        if (pace := _pace(part)) > 0
     ]
     mine = [pace for held, pace in paces if held]
     return max(1.0 - min(mine) / max(pace for _, pace in paces), 0.0) if mine else 0.0
+
+
+def _pace(part: Timeline) -> float:
+    """Tokens/s of a stretch's steady windows; 0 where there are none."""
+    lo_ns, hi_ns = part.range_ns
+    inside = part.windows[(part.windows["start_ns"] >= lo_ns) & (part.windows["end_ns"] <= hi_ns)]
+    seconds = float(inside["seconds"].sum())
+    return float(inside["tokens"].sum()) / seconds if seconds > 0 else 0.0
 
 
 def _overlap_s(one: Finding, other: Finding | Timeline) -> float:
