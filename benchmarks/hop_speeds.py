@@ -25,9 +25,9 @@ from dflash.transport.cuda_carrier import CudaCarrier
 rounds = 3  # after one that does not count
 
 
-def measure_hops(devices: DeviceSet, copy_bytes: int) -> LinkFacts:
+def measure_hops(devices: DeviceSet, config: DevicesConfig, copy_bytes: int) -> LinkFacts:
     """Between the first target and the first drafter, and between either and the host."""
-    carrier: Carrier = LogicalCarrier(DevicesConfig(), silent) if devices.emulated else CudaCarrier(silent)
+    carrier: Carrier = LogicalCarrier(config, silent) if devices.emulated else CudaCarrier(silent)
     target, drafter = devices.targets[0], devices.drafters[0]
     slab = carrier.new_slab(copy_bytes, target)
     edges = []

@@ -155,7 +155,8 @@ class Page:
 
     def _make_ready(self, run: RunDir, trainer: Trainer) -> None:
         if not self.base:
-            write_json(run.links_path, measure_hops(trainer.devices, trainer.item_bytes).to_json())
+            facts = measure_hops(trainer.devices, trainer.config.devices, trainer.item_bytes)
+            write_json(run.links_path, facts.to_json())
         if self.choice.tiny:
             pace(trainer)
 
