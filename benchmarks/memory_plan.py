@@ -1,9 +1,10 @@
 """The memory plan against what torch's allocator saw at its peak, and a run refused before loading.
 
-    python benchmarks/memory_plan.py --out memory_plan.json [--only 8b-chunks,8b-whole]
+    python benchmarks/memory_plan.py --out memory_plan.json [--only 8b-chunks,8b-whole] [--jobs 1]
 Each configuration trains a few windows in a process of its own, with both roles on one GPU; its row is
 printed and written when it ends, with the time it took. Most of that is compiling, the first of a width from
-nothing. Exit 1 when a plan is further than 5 % from the peak, or the run that cannot fit was not refused.
+nothing; `--jobs` processes run at once, as far as the GPU holds them all: each counts its own allocations.
+Exit 1 when a plan is further than 5 % from the peak, or the run that cannot fit was not refused.
 `--tiny` runs small ones on logical devices, where there is no allocator to compare with: it tries this page,
 not the plan.
 """
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -102,11 +104,14 @@ def main() -> int:
         data = [] if arguments.tiny else [f"data.path={_write_data(Path(folder))}", *common]
         refused = _run_child(tiny_cannot_fit if arguments.tiny else [*cannot_fit, *data])
         print(f"cannot fit: {_describe_refusal(refused)}", flush=True)
-        for name, sets in chosen.items():
-            rows[name] = _run_child([*sets, *data])
-            print(f"{name}: {rows[name].get('error') or _describe(rows[name])}", flush=True)
-            figures = {"tolerance": tolerance, "configurations": rows, "cannot_fit": refused}
-            write_result(arguments.out, "memory_plan", {**figures, "wrong": _wrong(rows)})
+        with ThreadPoolExecutor(arguments.jobs) as pool:
+            names = {pool.submit(_run_child, [*sets, *data]): name for name, sets in chosen.items()}
+            for done in as_completed(names):
+                name, row = names[done], done.result()
+                rows[name] = row
+                print(f"{name}: {row.get('error') or _describe(row)}", flush=True)
+                figures = {"tolerance": tolerance, "configurations": rows, "cannot_fit": refused}
+                write_result(arguments.out, "memory_plan", {**figures, "wrong": _wrong(rows)})
     return 1 if _wrong(rows) or "refused" not in refused else 0
 
 
@@ -120,6 +125,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--only", default="", help="names, with commas between")
+    parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
