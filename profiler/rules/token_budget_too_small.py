@@ -152,7 +152,9 @@ def fixed_cost(timeline: Timeline, load: StageLoad) -> FixedCost | None:
     if load.stage != "target" or load.busy + load.gil_wait < healthy_efficiency:
         return None
     mine = timeline.batches[timeline.batches["stage"] == load.stage]
-    tokens, took_s = (mine[name].to_numpy(dtype=float) for name in ("tokens", "seconds"))
+    level = mine["seconds"] / mine.groupby("index")["seconds"].transform("mean")  # some GPUs are slower
+    tokens = mine["tokens"].to_numpy(dtype=float)
+    took_s = level.to_numpy(dtype=float) * float(mine["seconds"].mean())
     if len(tokens) < least_batches or tokens.std() < least_spread * tokens.mean():
         return None
     slope, at_zero = np.polyfit(tokens, took_s, 1)

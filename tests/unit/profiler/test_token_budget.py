@@ -94,7 +94,7 @@ def batches_taking(
     random = np.random.default_rng(3)
     tokens = np.round(1000 * (1 + spread * random.standard_normal(40)))
     seconds = (fixed_s + s_per_token * tokens) * (1 + 0.01 * random.standard_normal(40))
-    batches = pd.DataFrame({"stage": "target", "tokens": tokens, "seconds": seconds})
+    batches = pd.DataFrame({"stage": "target", "index": 0, "tokens": tokens, "seconds": seconds})
     gil = GilWaits(
         threads=pd.DataFrame([(7, "target-0", 0.0, 0.1, 0.0)], columns=thread_columns),
         reason=None if sampled else not_sampled,
@@ -129,6 +129,17 @@ def test_time_that_no_token_explains_is_told_where_batches_differ(
 
 def test_batches_too_alike_tell_nothing() -> None:
     assert fixed_cost(batches_taking(0.08, 0.00002, spread=0.01), at_work()) is None
+
+
+@pytest.mark.parametrize(("fixed_s", "own"), [(0.03, 0.3), (0.0, 0.0)])
+def test_a_slow_target_is_held_against_itself(fixed_s: float, own: float) -> None:
+    timeline = batches_taking(fixed_s, 0.0001 - fixed_s / 1000)
+    slow = timeline.batches.iloc[::2].assign(index=1, seconds=lambda batches: 3 * batches["seconds"])
+    timeline.batches.update(slow)
+    fixed = fixed_cost(timeline, at_work())
+    assert fixed is not None
+    assert fixed.share == pytest.approx(own, abs=0.04)
+    assert (fixed.least >= 0.08) == (own > 0)
 
 
 def test_what_a_stage_waits_for_the_gil_is_no_cost_of_its_batches() -> None:
