@@ -29,7 +29,8 @@ _least_contrast: Final = 0.5  # idle over busy power: a trace with more never wa
 _idle_limit_share: Final = 0.4  # of the power limit: what draws more is not idle
 never_idle: Final = "power never fell near idle"
 _silence_s: Final = 0.5  # between samples: what lies in it is unknown
-_gpu_host_work: Final = ("gather", "sum", "optimizer", "validate")  # told on the host clock only
+# Told on the host clock by some trainers; where the GPU's is there, the host's is only the enqueueing.
+_gpu_host_work: Final = ("gather", "sum", "optimizer", "validate")
 
 Floats = NDArray[np.float64]
 
@@ -171,7 +172,8 @@ def _working(run: Run, device: str, lo_ns: int, hi_ns: int) -> Intervals | None:
     timed = spans["clock"] == "gpu"
     if not timed.any():
         return None
-    mine = spans[timed | spans["name"].isin(_gpu_host_work)]
+    host_only = [name for name in _gpu_host_work if name not in set(spans.loc[timed, "name"])]
+    mine = spans[timed | spans["name"].isin(host_only)]
     starts = (mine["t_ns"].to_numpy(dtype=np.int64) - run.start_ns) / 1e9
     pieces = merged(np.column_stack([starts, starts + mine["dur_ns"].to_numpy(dtype=float) / 1e9]))
     low_s, high_s = (lo_ns - run.start_ns) / 1e9, (hi_ns - run.start_ns) / 1e9

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
+from profiler import idle_gaps
 from profiler.idle_gaps import combine, never_idle, power_gaps, read_activity
 from profiler.intervals import Intervals, between, covered, merged, none
 
@@ -174,3 +177,22 @@ def test_stall_inside_work_that_events_tell_is_found_by_power() -> None:
 def test_events_serve_alone_where_power_tells_nothing() -> None:
     found = combine(None, merged([(0.0, 1.0), (1.05, 2.0), (2.2, 3.0)]), 0.0, 3.5)
     assert found == [(2.0, 2.2, "events"), (3.0, 3.5, "events")]
+
+
+def test_work_timed_on_the_gpu_is_not_read_from_the_host_too() -> None:
+    # A step is only enqueued on the host, long before or after the GPU makes it.
+    def row(name: str, clock: str, start_s: float, end_s: float) -> dict[str, object]:
+        return {
+            "kind": "span", "name": name, "clock": clock, "device": "cuda:0",
+            "t_ns": int(start_s * 1e9), "dur_ns": int((end_s - start_s) * 1e9),
+        }  # fmt: skip
+
+    def working(*rows: dict[str, object]) -> list[list[float]]:
+        run = SimpleNamespace(events=pd.DataFrame(rows), start_ns=0)
+        found = idle_gaps._working(run, "cuda:0", 0, int(10e9))  # type: ignore[arg-type]
+        assert found is not None
+        return found.tolist()
+
+    backward = row("backward", "gpu", 1, 2)
+    assert working(backward, row("optimizer", "host", 5, 6)) == [[1, 2], [5, 6]]
+    assert working(backward, row("optimizer", "host", 5, 6), row("optimizer", "gpu", 2, 3)) == [[1, 3]]
