@@ -2,7 +2,8 @@
 
 Time is divided into equal bins; each has the throughput and the share of time of every kind of span. A cut is
 the place that explains most of what the bins differ by, taken if both sides are long and clearly apart, and
-looked for again on either side. A stall now and then is no change: means count. Knows nothing of causes.
+looked for again on either side; where there is none, a stretch that differs from all around it. A stall now
+and then is no change: means count. Knows nothing of causes.
 """
 
 from __future__ import annotations
@@ -58,11 +59,13 @@ def find_cuts(
 
 
 def _divide(table: Floats, start: int, end: int, least: int, places: list[int]) -> None:
-    place = _best_cut(table[start:end], least)
-    if place is not None:
-        places.append(start + place)
-        _divide(table, start, start + place, least, places)
-        _divide(table, start + place, end, least, places)
+    rows = table[start:end]
+    place = _best_cut(rows, least)
+    found = [place] if place is not None else _best_hump(rows, least)
+    if found:
+        places += [start + cut for cut in found]
+        for a, b in pairwise([0, *found, len(rows)]):
+            _divide(table, start + a, start + b, least, places)
 
 
 def _best_cut(table: Floats, least: int) -> int | None:
@@ -77,6 +80,28 @@ def _best_cut(table: Floats, least: int) -> int | None:
     gains = (steps**2).sum(axis=1) * sizes * (count - sizes) / count
     place = int(sizes[np.argmax(gains)])
     return place if _certainty(table[:place], table[place:], plain=True) >= least_certainty else None
+
+
+def _best_hump(table: Floats, least: int) -> list[int]:
+    """Begin and end of the rows that differ most from all others, before and after; empty where none do.
+
+    What begins and ends is not found by one cut: either side of it is of two kinds.
+    """
+    count = len(table)
+    if count < 3 * least:
+        return []
+    sums = np.vstack([np.zeros(table.shape[1]), np.cumsum(table, axis=0)])
+    begins, ends = np.triu_indices(count + 1, least)
+    fits = (begins >= least) & (count - ends >= least)
+    begins, ends = begins[fits], ends[fits]
+    sizes = (ends - begins)[:, None]
+    inside = sums[ends] - sums[begins]
+    steps = inside / sizes - (sums[-1] - inside) / (count - sizes)
+    best = int(np.argmax((steps**2 * sizes * (count - sizes)).sum(axis=1)))
+    begin, end = int(begins[best]), int(ends[best])
+    others = np.concatenate([table[:begin], table[end:]])
+    sure = _certainty(table[begin:end], others, plain=True)
+    return [begin, end] if sure >= least_certainty else []
 
 
 def _pruned(table: Floats, places: list[int]) -> list[int]:

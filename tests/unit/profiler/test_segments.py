@@ -39,6 +39,14 @@ def test_several_changes_are_found_in_order() -> None:
     assert cuts_of(lambda t: rates[int(t // 67) % 3], 200) == pytest.approx([67, 134], abs=2)
 
 
+@pytest.mark.parametrize("seconds", [60, 130, 600])
+def test_what_begins_and_ends_is_found_by_both(seconds: int) -> None:
+    rng = np.random.default_rng(seconds)
+    begin, end = seconds // 3, 2 * seconds // 3
+    found = cuts_of(lambda t: float(rng.normal(700 if begin <= t < end else 1000, 30)), seconds)
+    assert found == pytest.approx([begin, end], abs=max(2, seconds // 50))
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_noise_is_no_change(seed: int) -> None:
     rng = np.random.default_rng(seed)
