@@ -33,6 +33,8 @@ from profiler.run_status import RunStatus, effective_status
 missing_name = "n/a"
 _free_text = ("note", "reason")
 _needed = {"events": ("t_ns", "kind", "name", "stage"), "samples": ("t_ns", "source", "metric", "value")}
+# Arrow's own allocator gives freed pages back at once, though the next part wants as many: half of the time.
+_pool = pa.system_memory_pool()
 _part_rows = 65_536  # turned at a time
 _counts = ("dur_ns", "index", "tid")  # null means none, and 0 says the same
 
@@ -130,7 +132,7 @@ def _read_streams(directory: Path, schema: pa.Schema, what: str) -> tuple[pa.Tab
     for path in sorted(directory.glob("*.arrow")):
         name = f"{what}/{path.name}"
         try:
-            reader = LogReader(path)
+            reader = LogReader(path, _pool)
         except RunError:  # killed before the header was flushed, or never a stream
             torn.append(f"{name} (nothing readable)")
             continue
@@ -155,7 +157,8 @@ def _parts(reader: LogReader) -> Iterator[pa.Table]:
 
 def _encoded(table: pa.Table) -> pa.Table:
     columns = [
-        column.dictionary_encode() if pa.types.is_string(column.type) else column for column in table.columns
+        pc.dictionary_encode(column, memory_pool=_pool) if pa.types.is_string(column.type) else column
+        for column in table.columns
     ]
     return pa.table(columns, names=table.column_names)
 
@@ -221,8 +224,9 @@ def _names(column: pa.ChunkedArray) -> pd.Series:
 
 def _codes(column: pa.ChunkedArray) -> tuple[NDArray[np.int32], list[str]]:
     """The number of each row's string, -1 for none, and the strings."""
-    coded = column.unify_dictionaries().combine_chunks()
-    return pc.fill_null(coded.indices, -1).to_numpy(), coded.dictionary.to_pylist()
+    coded = column.unify_dictionaries(_pool).combine_chunks(_pool)
+    codes = coded.indices if not coded.null_count else pc.fill_null(coded.indices, -1)
+    return codes.to_numpy(), coded.dictionary.to_pylist()
 
 
 def _sound_events(frame: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:

@@ -76,17 +76,18 @@ class ArrowLog:
 class LogReader:
     """The whole record batches of a stream, one after the other, up to its end or where it is torn.
 
-    `torn` is known when they are read. Raises RunError when not even the header can be read.
+    `torn` is known when they are read. `pool`: where their memory comes from. Raises RunError when not even
+    the header can be read.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, pool: pa.MemoryPool | None = None) -> None:
         self.path, self.torn = path, False
         try:
             self._file = pa.OSFile(str(path), "rb")
         except OSError as error:
             raise _unreadable(path, error) from None
         try:
-            self._reader = ipc.open_stream(self._file)
+            self._reader = ipc.open_stream(self._file, memory_pool=pool)
         except (pa.ArrowException, OSError) as error:
             self._file.close()
             raise _unreadable(path, error) from None
