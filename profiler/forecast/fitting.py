@@ -136,6 +136,10 @@ def _fit_with(
     for number, stage in enumerate(("prefetch", "target", "drafter")):
         parts = [(run.samples[stage], factor[number]) for run, factor in zip(runs, slow, strict=True)]
         seconds = [part.seconds / factor for part, factor in parts]
+        if stage != "prefetch":
+            seconds = [
+                s * _alone(part.beside, run) for s, (part, _), run in zip(seconds, parts, runs, strict=True)
+            ]
         if stage == "target":
             seconds[0] = seconds[0] / np.array([factors[i] for i in parts[0][0].index])
         tokens = np.concatenate([part.tokens for part, _ in parts])
@@ -165,6 +169,21 @@ def _fit_with(
     )
     others = zip(*(lines[stage].others for stage in ("prefetch", "target", "drafter")), strict=True)
     return Fit(model, tuple(replace(model, pack=p, forward=f, backward=b) for p, f, b in others))
+
+
+def _alone(beside: Floats, run: Observations) -> Floats:
+    """What part of its time a batch would take with a GPU for itself, where all roles share one.
+
+    Spans on a GPU go on while it works for the other role: each then gets its part of what both get done.
+    """
+    setting = run.setting
+    if run.emulated or len({*setting.target_places, *setting.drafter_places}) > 1:
+        return np.ones_like(beside)
+    others = np.clip(beside, 0.0, None)
+    apart = np.minimum(others, 1.0)
+    return np.where(
+        others <= 1.0, 1.0 - apart + apart * gpu_sharing_gain / 2, gpu_sharing_gain / (1.0 + others)
+    )
 
 
 def _mean_line(lines: Sequence[Line]) -> Line:

@@ -171,7 +171,7 @@ class Predictor:
                 told = f"{self.model.sharing_gain:g} times as fast as taking turns"
             yield Doubt(f"roles never shared a device: taken as {told}", 0.05)
         if setting.lockstep and not any(run.setting.lockstep for run in self.runs):
-            yield Doubt("lockstep was never seen", 0.01)
+            yield Doubt("lockstep was never seen", 0.02)
 
     def _doubt_sizes(self, windows: Windows) -> Iterable[Doubt]:
         if windows == self.model.windows:

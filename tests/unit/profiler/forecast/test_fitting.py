@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.forecast_coverage import draw_case, observe_played, play_truth
-from profiler.forecast.fitting import fit_line, fit_model
+from profiler.forecast.fitting import fit_line, fit_model, gpu_sharing_gain
 from profiler.forecast.model import Line
 
 
@@ -76,3 +76,15 @@ def test_gradients_never_summed_take_a_copy_on_gpus_and_nothing_on_logical_devic
     assert fit_model([seen]).model.merge_s == pytest.approx(0.201)
     assert fit_model([replace(seen, emulated=True)]).model.merge_s == 0.0
     assert fit_model([replace(seen, links={})]).model.merge_s == 0.0
+
+
+def test_batches_on_one_gpu_count_for_what_they_would_take_alone() -> None:
+    case = replace(draw_case(1), bend=0.0)
+    now = replace(case.now, target_places=(0,) * case.now.targets, drafter_places=(0,) * case.now.drafters)
+    seen = replace(observe_played(case, play_truth(case, case.now, 1)), setting=now)
+    beside = {name: replace(part, beside=np.ones_like(part.tokens)) for name, part in seen.samples.items()}
+    alone = {name: replace(part, beside=np.zeros_like(part.tokens)) for name, part in seen.samples.items()}
+    crowded, free = (fit_model([replace(seen, samples=s)]).model for s in (beside, alone))
+    assert crowded.forward.at(1000) / free.forward.at(1000) == pytest.approx(gpu_sharing_gain / 2)
+    assert crowded.backward.at(1000) / free.backward.at(1000) == pytest.approx(gpu_sharing_gain / 2)
+    assert crowded.pack == free.pack
