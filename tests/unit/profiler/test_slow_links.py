@@ -21,8 +21,8 @@ quick = dict.fromkeys(range(3), 0.1)
 slow_download = {"preset": "pinned", "down_s": {**quick, 2: 3.0}, "up_s": {0: 0.05}}
 
 
-def diagnosed(path: Path, nodes: list[int] | None = None, **settings: Any) -> Diagnosis:
-    """Of a played run on GPUs that hang on these memory nodes; None: on logical devices."""
+def diagnosed(path: Path, nodes: list[int | None] | None = None, **settings: Any) -> Diagnosis:
+    """Of a played run on GPUs that hang on these memory nodes (None: untold); None: on logical devices."""
     play(path, emulated=nodes is None, **settings)
     if nodes is not None:
         targets = settings.get("targets", 3)
@@ -31,7 +31,7 @@ def diagnosed(path: Path, nodes: list[int] | None = None, **settings: Any) -> Di
             for number, (role, index) in enumerate([*[("target", i) for i in range(targets)], ("drafter", 0)])
         ]  # fmt: skip
         gpus = [{"uuid": f"GPU-{i}", "numa_node": node} for i, node in enumerate(nodes)]
-        listed = {str(node): "0-3" for node in sorted(set(nodes))}
+        listed = {str(node): "0-3" for node in sorted({node or 0 for node in nodes})}
         RunDir(path).update(devices=devices, hardware={"gpus": gpus, "numa_nodes": listed})
     return diagnose(Timeline.of(Run.open(path)))
 
@@ -96,12 +96,14 @@ def test_a_slow_pair_of_devices_is_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("nodes", "cause"),
     [
-        ([0, 0, 0, 0], "straggling-link"),  # one memory node explains nothing
+        ([None, None, None, None], "straggling-link"),  # one memory node explains nothing
         ([1, 0, 1, 1], "straggling-link"),  # the slow one hangs where a fast one does
         ([0, 0, 1, 0], "numa-remote-host-buffers"),
     ],
 )
-def test_memory_nodes_tell_far_buffers_from_a_slow_link(tmp_path: Path, nodes: list[int], cause: str) -> None:
+def test_memory_nodes_tell_far_buffers_from_a_slow_link(
+    tmp_path: Path, nodes: list[int | None], cause: str
+) -> None:
     finding = named_alone(diagnosed(tmp_path / "run", nodes, **slow_download), cause)
     assert "logical:target2" in finding.summary
 

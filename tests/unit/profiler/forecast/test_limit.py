@@ -127,6 +127,9 @@ def test_splits_that_cannot_be_are_not_taken() -> None:
     assert times.apart(3, 1, 12.0) == pytest.approx(1.0)
     assert times.apart(2, 2, 12.0) == pytest.approx(2.0)
     assert times.together(4, 12.0) == pytest.approx(2.0)
+    carrying = replace(times, carry_s=3.0)
+    assert carrying.apart(1, 6, 12.0) == pytest.approx(1 / 3), "a target cannot send faster than its link"
+    assert carrying.apart(6, 1, 12.0) == pytest.approx(1 / 3), "nor a drafter be sent to"
     stepping = replace(times, step_s=12.0)
     # All but the step is spread: a window trains for 3 and steps for 12, whatever else goes on.
     assert stepping.together(4, 12.0) == pytest.approx(12.0 / 15.0)
