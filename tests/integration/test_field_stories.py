@@ -19,6 +19,7 @@ from profiler.recorder import RecordOptions, record
 from profiler.run import Run
 from profiler.timeline import Timeline
 from tests.injected_runs import train
+from tests.undisturbed import try_undisturbed
 
 pytestmark = pytest.mark.slow
 
@@ -42,16 +43,16 @@ stories = {
         **light,
         "transport.preset": "host",
         "transport.depth": 40,
-        "devices.pageable_gbps": 0.014,
-        "run.max_steps": 40,
+        "devices.pageable_gbps": 0.010,
+        "run.max_steps": 44,
     },
     # story 1: one queue for all, tensors homed on the other drafter
     "shared-queue-cross-device": {
         "pipeline.split": "2-2",
         "transport.preset": "shared",
         "transport.depth": 4,
-        "devices.link_gbps": 0.004,
-        "run.max_steps": 40,
+        "devices.link_gbps": 0.0015,
+        "run.max_steps": 20,
     },
     # story 2: states copied to the host while the target stands still
     "sync-d2h-on-critical-path": {
@@ -90,11 +91,12 @@ def configured(cause: str, *, seed: int = 0, faster_links: float = 1.0) -> Train
     return base.replacing({**changes, "data.seed": seed, "target.seed": seed})
 
 
-def check(diagnosis: Diagnosis, cause: str) -> None:
+def check(diagnosis: Diagnosis, cause: str) -> str | None:
+    """What is wrong with it; None: nothing."""
     named = [finding.cause for finding in diagnosis.findings if finding.supported]
-    assert named[:1] == [cause], diagnosis.headline
-    assert not forbidden[cause] & set(named)
     assert diagnosis.emulated
+    right = named[:1] == [cause] and not forbidden[cause] & set(named)
+    return None if right else f"{named}: {diagnosis.headline}"
 
 
 @pytest.mark.parametrize("cause", stories)
@@ -102,11 +104,17 @@ def test_a_recorded_story_is_told_by_its_cause(tmp_path: Path, cause: str) -> No
     path = tmp_path / "story.toml"
     path.write_text(configured(cause).to_toml())
     options = RecordOptions(gil=False, log=tmp_path / "story.log", time_limit_s=240)
-    recording = record([*python_command(), "run", str(path)], tmp_path / "run", options)
-    assert recording.status == "finished", (tmp_path / "story.log").read_text()[-2000:]
-    check(diagnose(Timeline.of(Run.open(tmp_path / "run"))), cause)
+
+    def attempt(number: int) -> str | None:
+        run = tmp_path / f"run-{number}"
+        recording = record([*python_command(), "run", str(path)], run, options)
+        assert recording.status == "finished", (tmp_path / "story.log").read_text()[-2000:]
+        return check(diagnose(Timeline.of(Run.open(run))), cause)
+
+    try_undisturbed(attempt)
 
 
 @pytest.mark.parametrize("cause", stories)
 def test_it_is_told_with_other_data_and_links(tmp_path: Path, cause: str) -> None:
-    check(diagnose(train(tmp_path, configured(cause, seed=7, faster_links=1.4))), cause)
+    config = configured(cause, seed=7, faster_links=1.4)
+    try_undisturbed(lambda number: check(diagnose(train(tmp_path / str(number), config)), cause))

@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from benchmarks.small_runs import small_config, write_conversations
@@ -26,6 +24,7 @@ from profiler.run import Run
 from profiler.samplers import gil_wait
 from profiler.timeline import Timeline
 from tests.injected_runs import carry_out
+from tests.undisturbed import try_undisturbed
 
 pytestmark = pytest.mark.slow
 
@@ -58,46 +57,35 @@ knobs = {
     "slow-drafter": {"run.max_steps": 13},
     "small-batches": {"window.tokens": 3072},
 }
-busy_others = 0.3  # of a core, above which a run is not this test's own
 crowded = 0.15  # of a stage's time without a CPU
 no_samples = (no_gil, other_libc, gil_wait.no_proc, gil_wait.no_ptrace, gil_wait.yama.partition("{")[0])
 
 
 @pytest.mark.parametrize("fault", by_events)
 def test_a_planted_fault_is_named_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    chosen = strength * catalogue[fault].below
-    assert catalogue[fault].cause == named_first(tmp_path, monkeypatch, fault, chosen)
+    check_named_first(tmp_path, monkeypatch, fault, strength * catalogue[fault].below)
 
 
-def named_first(
+def check_named_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str = "none", chosen: float = 0.0
-) -> str:
-    """The cause named first; of another run where others had the CPUs in this one."""
-    said = []
-    for attempt in map(str, range(4)):
-        (tmp_path / attempt).mkdir()
-        begin_s, others_s = time.monotonic(), cpu_of_others_s()
-        timeline, truth = carry_out(tmp_path / attempt, monkeypatch, fault, chosen, knobs.get(fault))
+) -> None:
+    """That the truth is the cause named first, in a run in which others had not the CPUs."""
+
+    def attempt(number: int) -> str | None:
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        timeline, truth = carry_out(folder, monkeypatch, fault, chosen, knobs.get(fault))
         diagnosis = diagnose(timeline)
         first = diagnosis.primary.cause if diagnosis.primary else "nothing"
-        if first == truth["cause"]:
-            return first
-        said.append(diagnosis.headline)
-        if cpu_of_others_s() - others_s <= busy_others * (time.monotonic() - begin_s):
-            break
-    pytest.fail("; ".join(said))
+        return None if first == truth["cause"] else f"{first}, not {truth['cause']}: {diagnosis.headline}"
 
-
-def cpu_of_others_s() -> float:
-    """CPU time that this machine has spent on anything but this process."""
-    times, own = psutil.cpu_times(), psutil.Process().cpu_times()
-    return float(times.user + times.nice + times.system - own.user - own.system)
+    try_undisturbed(attempt)
 
 
 def test_a_run_at_the_same_pace_without_a_fault_is_healthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert named_first(tmp_path, monkeypatch) == "target-bound-healthy"
+    check_named_first(tmp_path, monkeypatch)
 
 
 def test_a_hog_of_the_gil_is_named_in_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
