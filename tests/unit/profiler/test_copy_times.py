@@ -42,7 +42,7 @@ def test_a_target_waited_for_the_copy_of_its_own_that_had_just_ended(tmp_path: P
     for batch, target in ((1, 0), (2, 1), (3, 0)):
         builder.span("target", target, "forward", 0.1 * batch, 0.1 * batch + 0.1, batch=batch, tokens=10)
     copy(builder, 1, 0.2, 5.0, "a", "d")
-    copy(builder, 2, 0.3, 4.9999, "b", "d")  # of another target, at about the same time
+    copy(builder, 2, 0.3, 5.0009, "b", "d")  # of another target, at about the same time
     copy(builder, 3, 5.0, 9.0, "a", "d")
     builder.span("target", 0, "copy_wait", 1.0, 5.0, batch=9)
     table = table_of(builder)
@@ -54,8 +54,9 @@ def test_waits_without_a_copy_and_for_new_slabs_are_nobodys(tmp_path: Path) -> N
     builder = RunBuilder(tmp_path / "run")
     copy(builder, 1, 0.0, 1.0, "a", "d")
     builder.span("drafter", 0, "copy_wait", 1.0, 2.0, batch=7)
+    builder.span("target", 1, "copy_wait", 1.0, 2.0, batch=7)  # no forward says that copies are its own
+    builder.span("target", 0, "forward", 0.0, 0.1, batch=1, tokens=10)
     builder.span("target", 0, "copy_wait", 1.0, 2.0, batch=7, note="slab")
-    builder.span("target", 0, "copy_wait", 1.0, 2.0, batch=7)  # no forward says whose copies are whose
     table = table_of(builder)
     assert table[["target_wait_s", "drafter_wait_s"]].to_numpy().sum() == 0.0
 
