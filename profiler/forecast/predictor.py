@@ -27,6 +27,7 @@ normal_90: Final = 1.645
 model_deviation: Final = 0.01  # of a prediction within what was seen
 plays_each: Final = 3
 windows_each: Final = 24
+batches_each: Final = 720  # where windows are large: that settles a pace to parts in a thousand
 _most: Final = 0.6  # of a logarithm: beyond it nothing is known at all
 
 
@@ -131,9 +132,8 @@ class Predictor:
 
     def _play_anew(self, model: PipelineModel, setting: Setting) -> _Average:
         windows = self.windows(setting)
-        plays = [
-            simulate(model, setting, windows, count=windows_each, seed=seed) for seed in range(plays_each)
-        ]
+        count = windows_to_play(windows)
+        plays = [simulate(model, setting, windows, count=count, seed=seed) for seed in range(plays_each)]
         between = float(np.log([played.tokens_per_s for played in plays]).var(ddof=1))
         within = float(np.mean([_relative_variance(played) for played in plays]))
         rate = plays_each / sum(1.0 / played.tokens_per_s for played in plays)
@@ -195,6 +195,12 @@ class Predictor:
             yield Doubt(f"{way} copies were not seen in a run; their speed is that of the links", 0.02)
         else:
             yield Doubt(f"how fast {way} copies are is unknown; taken as hidden behind work", 0.1)
+
+
+def windows_to_play(windows: Windows) -> int:
+    """How many windows a play has."""
+    batches = sum(map(len, windows)) / len(windows)
+    return min(windows_each, math.ceil(batches_each / batches))
 
 
 def _relative_variance(played: Played) -> float:

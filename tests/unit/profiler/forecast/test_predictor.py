@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks.forecast_coverage import answer, draw_case, observe_played, play_truth
-from profiler.forecast.predictor import Predictor
+from profiler.forecast.predictor import Predictor, windows_to_play
 from profiler.forecast.setting import Setting
 
 
@@ -76,3 +76,8 @@ def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
     answers = [answer(draw_case(seed)) for seed in range(160)]
     assert 0.85 <= np.mean([one.covered for one in answers]) <= 0.95
     assert np.median([abs(one.error) for one in answers]) < 0.02
+
+
+@pytest.mark.parametrize(("batches", "count"), [(1, 24), (30, 24), (56, 13), (10_000, 1)])
+def test_large_windows_are_played_less_often(batches: int, count: int) -> None:
+    assert windows_to_play(((1.0,) * batches,)) == count
