@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dflash.contract.rundir import RunDir
-from profiler.diagnosis import diagnose
+from profiler.diagnosis import diagnose, rank
 from profiler.finding import Diagnosis, Finding
 from profiler.run import Run
 from profiler.throughput import measure_throughput
@@ -91,6 +92,16 @@ def test_a_slow_pair_of_devices_is_a_link(tmp_path: Path) -> None:
     healthy = diagnosed(tmp_path / "healthy", preset="peer", peer_s=pairs)
     assert healthy.primary is not None
     assert healthy.primary.cause == "target-bound-healthy"
+
+
+def test_who_waits_for_the_drafter_that_waits_for_a_copy_comes_after_it(tmp_path: Path) -> None:
+    pairs = {(target, drafter): 0.1 for target in range(3) for drafter in range(2)}
+    diagnosis = diagnosed(tmp_path / "run", drafters=2, windows=24, peer_s={**pairs, (1, 0): 4.0})
+    named = [finding for finding in diagnosis.findings if finding.supported]
+    assert [finding.cause for finding in named] == ["straggling-link", "gradient-sync-wait"]
+    link, waits = named
+    cheaper = replace(link, measured_cost_share=0.5 * (waits.measured_cost_share or 0.0))
+    assert rank([waits, cheaper])[0].cause == "straggling-link", "whatever it costs by itself"
 
 
 @pytest.mark.parametrize(
