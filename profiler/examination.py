@@ -11,8 +11,8 @@ from pathlib import Path
 from profiler.capacity import measure_loads
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis
-from profiler.forecast.run_forecast import RunForecast
 from profiler.forecast.limit import Limit, measure_limit
+from profiler.forecast.run_forecast import RunForecast
 from profiler.run import Run
 from profiler.timeline import Timeline
 
