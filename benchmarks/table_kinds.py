@@ -5,7 +5,8 @@ A kind that is not in `kinds` is shown by `plain_rows`. Knows nothing of files o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from statistics import median
 from typing import Any
 
 from benchmarks.table_cells import number, percent
@@ -288,10 +289,23 @@ def labelled_suite(document: Document) -> Table:
         rows.append(
             [miss["fault"], miss["strength"], 1, 0, percent(miss["lost"]), found, miss["said_of_truth"]]
         )
-    for remedy in document["regained"]:
-        text = f"remedy `{remedy['knobs']}` regains {percent(remedy['regained'], 0)}"
-        rows.append([remedy["fault"], remedy["strength"], 1, "", percent(remedy["lost"]), text, ""])
+    for (fault, strength), tried in _grouped(document["regained"], "fault", "strength").items():
+        knobs = ", ".join(f"`{each}`" for each in dict.fromkeys(remedy["knobs"] for remedy in tried))
+        back = sorted(remedy["regained"] for remedy in tried)
+        text = (
+            f"remedy {knobs} regains {percent(back[0], 0)} or more, {percent(median(back), 0)} in the median"
+        )
+        lost = percent(median(remedy["lost"] for remedy in tried))
+        enough = sum(share >= document["remedies"]["wanted_regain"] for share in back)
+        rows.append([fault, strength, len(tried), enough, lost, text, ""])
     return head, rows
+
+
+def _grouped(rows: Iterable[dict[str, Any]], *keys: str) -> dict[tuple[Any, ...], list[dict[str, Any]]]:
+    groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[key] for key in keys), []).append(row)
+    return groups
 
 
 def planted_faults(document: Document) -> Table:
