@@ -146,7 +146,7 @@ def _fills(sickness: Finding, state: Finding) -> bool:
 def _of_stretch(timeline: Timeline, place: int) -> list[Finding]:
     """Every rule on one stretch. What holds over its steady part holds from the stretch before it on."""
     part = timeline.segments[place]
-    begin_s = timeline.segments[place - 1].range_s[1] if place else part.range_s[0]
+    begin_s = timeline.segments[place - 1].range_s[1] if place else timeline.range_s[0]
     whole = (min(begin_s, part.range_s[0]), part.range_s[1])
     found = [finding for rule in all_rules for finding in rule(part)]
     return [replace(f, range_s=whole) if f.range_s == part.range_s else f for f in found]

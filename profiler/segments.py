@@ -23,6 +23,7 @@ least_windows: Final = 10  # in a stretch: fewer are no basis for a cause
 least_step: Final = 0.1  # of its time that a stage spends differently, or of the throughput
 least_certainty: Final = 5.0  # standard errors between the means of both sides
 most_cuts: Final = 5
+mostly_told: Final = 0.9  # of a bin that windows must cover: a gap in what was told is no change
 
 Floats = NDArray[np.float64]
 Nanoseconds = NDArray[np.int64]
@@ -42,13 +43,15 @@ def find_cuts(
     count = min(bins, len(inside))
     edges = np.linspace(lo_ns, hi_ns, count + 1)
     columns = [_rates(inside, edges), *_shares(spans, edges), *_levels(levels, edges)]
-    table = np.column_stack(columns)
+    told = np.diff(_time_until(inside, edges)) >= mostly_told * np.diff(edges)
+    table, begins = np.column_stack(columns)[told], edges[:-1][told]
+    count = len(table)
     places: list[int] = []
     least = max(least_part, least_s * 1e9 / (hi_ns - lo_ns))
     _divide(table, 0, count, max(math.ceil(least * count), 2), places)
     places = _pruned(table, sorted(places))
     ends = np.sort(inside["end_ns"].to_numpy(dtype=np.int64))
-    times = [int(edges[place]) for place in places]
+    times = [int(begins[place]) for place in places]
     kept: list[int] = []
     for time in times:  # every stretch needs windows of its own
         nearest = int(ends[np.abs(ends - time).argmin()])

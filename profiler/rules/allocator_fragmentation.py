@@ -27,6 +27,11 @@ def cost(timeline: Timeline, loads: Loads | None) -> float | None:
     return max(bound or 0.0, figures.lost_share or 0.0)
 
 
+def goes_on(timeline: Timeline) -> bool:
+    """Whether there are retries enough to be a pattern."""
+    return (timeline.allocator.retries or 0.0) >= many_retries
+
+
 def check(timeline: Timeline) -> list[Finding]:
     """Supported when retries go on, throughput falls with them, and memory is reserved but not in use."""
     figures = timeline.allocator
@@ -42,7 +47,7 @@ def check(timeline: Timeline) -> list[Finding]:
         least_cost=compared_cost_share,
         checks=[
             Check(
-                None if figures.retries is None else figures.retries >= many_retries,
+                None if figures.retries is None else goes_on(timeline),
                 f"only {figures.retries or 0.0:.0f} retries of the allocator",
             ),
             Check(

@@ -152,11 +152,13 @@ def _sickness(timeline: Timeline, loads: Loads) -> str | None:
     worst = max(costs, key=lambda name: costs[name] or 0.0)
     if (lost := costs[worst] or 0.0) >= named_cost_share:
         return f"Rejected: {worst} cost {percent(lost)} of the throughput."
+    goes_on = allocator_fragmentation.goes_on(timeline)
+    retries = allocator_fragmentation.cost(timeline, loads) if goes_on else 0.0
     compared = {
         "slow copies of some GPUs": numa_remote_host_buffers.cost(timeline, loads) or 0.0,
         "a slow link": straggling_link.cost(timeline, loads) or 0.0,
         "a GPU held down": one_gpu_throttled.cost(timeline, loads) or 0.0,
-        "retries of the allocator": allocator_fragmentation.cost(timeline, loads) or 0.0,
+        "retries of the allocator": retries or 0.0,
     }
     worst = max(compared, key=lambda name: compared[name])
     if compared[worst] >= compared_cost_share:

@@ -83,6 +83,17 @@ def test_a_pause_is_neither_warm_up_nor_a_cause(tmp_path: Path) -> None:
     assert primary.range_s[0] < 60
 
 
+def test_two_retries_as_a_run_grows_into_its_memory_are_no_sickness(tmp_path: Path) -> None:
+    def retry(t_s: float, row: dict[str, Any]) -> None:
+        row["alloc"] |= {"allocated_gib": 40.0, "retries": min(t_s, 4.0) / 2}
+        row["tok_s"] *= 0.95  # so that a twentieth of the time is unaccounted for
+        row["q"]["hs"]["produced"] = row["q"]["hs"]["consumed"] = None
+
+    primary = diagnosed(changed("s14", retry), tmp_path).primary
+    assert primary is not None
+    assert primary.cause == "target-bound-healthy"
+
+
 def test_a_cause_without_a_price_comes_first_where_the_run_was_slowest(tmp_path: Path) -> None:
     diagnosis = diagnosed(in_turn(load("s08"), load("s13")), tmp_path)
     named = [finding.cause for finding in diagnosis.findings if finding.supported]

@@ -39,6 +39,16 @@ def test_several_changes_are_found_in_order() -> None:
     assert cuts_of(lambda t: rates[int(t // 67) % 3], 200) == pytest.approx([67, 134], abs=2)
 
 
+def test_a_gap_in_what_was_told_is_no_change_and_moves_none() -> None:
+    windows = windows_of(lambda t: 1000.0 if t < 107 else 700.0)
+    gap = windows[(windows["start_ns"] < 90 * second) | (windows["start_ns"] >= 100 * second)]
+    found = find_cuts(gap, no_spans, no_levels, 0, 200 * second)
+    assert [cut / second for cut in found] == pytest.approx([107], abs=2)
+    steady = windows.assign(tokens=1000.0)
+    steady = steady[(steady["start_ns"] < 60 * second) | (steady["start_ns"] >= 140 * second)]
+    assert find_cuts(steady, no_spans, no_levels, 0, 200 * second) == []
+
+
 @pytest.mark.parametrize("seconds", [60, 130, 600])
 def test_what_begins_and_ends_is_found_by_both(seconds: int) -> None:
     rng = np.random.default_rng(seconds)
