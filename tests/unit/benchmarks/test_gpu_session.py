@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-promised_s = 9 * 60
+promised_s = 12 * 60
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
@@ -20,7 +20,7 @@ def test_commands_of_a_gpu_session_exist_and_keep_to_its_time(repository: Path) 
     commands = [line for line in shown.splitlines() if line.startswith("timeout")]
     assert sum(int(line.split()[1]) for line in commands) <= promised_s
     pages = [line for line in commands if "benchmarks/" in line]
-    assert len(pages) >= 6
+    assert len(pages) >= 5
     for line in pages:
         (script,) = re.findall(r"benchmarks/\w+\.py", line)
         source = (repository / script).read_text(encoding="utf-8")
