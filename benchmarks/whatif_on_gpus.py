@@ -5,8 +5,8 @@
 Qwen3-8B shapes with random weights and tokens; 18 of the target's 36 layers, and documents of 300 to 700
 tokens with 16 anchors each, so that neither role waits for the other all the time. Targets and drafters are
 built once and lent to one trainer after another; all forecasts are made, and written, before the first of the
-other settings runs. `DIR/whatif_on_gpus.json` is written after every run, beside it the run directories in one
-archive; a setting that would not end within the limit is left out. The base runs again in between, which
+other settings runs. `DIR/whatif_on_gpus.json` is written after every run, beside it the run directories in
+one archive; a setting that would not end within the limit is left out. The base runs again in between, which
 tells how far runs of one setting lie apart. `--tiny` runs on logical devices, for trying this page.
 """
 
