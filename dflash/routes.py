@@ -55,7 +55,10 @@ def find_routes(devices: DeviceSet, choice: TransportChoice, config: DevicesConf
 
 
 def doubt_peer(devices: DeviceSet, choice: TransportChoice, config: DevicesConfig) -> list[str]:
-    """Pairs that a run told to copy from device to device had better not copy between, with both speeds."""
+    """What a run told to copy from device to device is warned of: pairs it had better not copy between.
+
+    One line for all of them, which names the slowest with both speeds.
+    """
     if choice.path != "peer":
         return []
     pairs = [pair for pair in pairs_in_use(devices, choice) if pair[0] != pair[1]]
@@ -66,12 +69,20 @@ def doubt_peer(devices: DeviceSet, choice: TransportChoice, config: DevicesConfi
         facts = _measure(devices, pairs)
         edges = [edge for edge in (facts.edge(*pair, "peer") for pair in pairs) if edge is not None]
         speeds = [(e.src, e.dst, e.gb_per_s, facts.staged_gb_per_s(e.src, e.dst)) for e in edges]
-    return [
-        f"peer copies from {src} to {dst} make {peer:.3g} GB/s, the way through pinned host memory "
-        f"{pinned:.3g} GB/s: transport=auto would take that"
+    doubted = [
+        (peer, pinned, src, dst)
         for src, dst, peer, pinned in speeds
         if peer is not None and pinned is not None and peer < pinned
     ]
+    if not doubted:
+        return []
+    peer, pinned, src, dst = min(doubted)
+    others = f", and {len(doubted) - 1} more pairs are slower that way" if len(doubted) > 1 else ""
+    text = (
+        f"peer copies from {src} to {dst} make {peer:.3g} GB/s, the way through pinned host memory "
+        f"{pinned:.3g} GB/s{others}: transport=auto would take the faster"
+    )
+    return [text]
 
 
 def _measure(devices: DeviceSet, pairs: Sequence[Pair]) -> LinkFacts:

@@ -206,7 +206,10 @@ def test_peer_chosen_by_name_is_used_with_a_warning_where_it_is_slower() -> None
     assert "from logical:0 to logical:1 make 1.9 GB/s" in warning
     assert "pinned host memory 11.8 GB/s" in warning
     assert "transport=auto" in warning
+    assert "more pairs" not in warning
     assert doubt_peer(devices, choice, replace(config.devices, link_gbps=12.0)) == []
     assert doubt_peer(devices, auto, config.devices) == []
+    (warning,) = doubt_peer(open_devices(load_config(None, ["split=2-2"])), choice, config.devices)
+    assert "and 5 more pairs are slower that way" in warning
     together = open_devices(load_config(None, ["split=1-1", "devices.gpus=1"]))
     assert doubt_peer(together, choice, config.devices) == []
