@@ -62,7 +62,15 @@ def diagnosed(folder: Path) -> dict[str, Any]:
         "headline": diagnosis.headline,
         "said_of_truth": right and right.summary,
         "remedy": dict(named[0].remedy.knobs) if named and named[0].remedy else {},
+        "recorded_with": recorded_with(run),
     }
+
+
+def recorded_with(run: Run) -> str:
+    """Where a kept run was recorded, which need not be where it is diagnosed."""
+    versions, hardware = run.manifest["versions"], run.manifest["hardware"]
+    cores = f"{hardware['usable_cores']} of {hardware['cores']} cores"
+    return f"python {versions['python']}, torch {versions['torch']}, {cores}"
 
 
 def _record_run(case: Case, folder: Path, max_steps: int, until_s: float | None) -> None:

@@ -42,6 +42,7 @@ def score(rows: Sequence[Row]) -> dict[str, Any]:
         "confusion": list(_confusion([*well, *faulty])),
         "misses": [_miss(row) for row in [*accused, *(row for row in judged if not is_right(row))]],
         "regained": regained,
+        "recorded_with": dict(Counter(row.get("recorded_with", "not told") for row in rows)),
     }
 
 
