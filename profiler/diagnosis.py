@@ -125,7 +125,7 @@ def _consider(timeline: Timeline) -> list[Finding]:
         return whole
     parts = [_of_stretch(timeline, place) for place in range(len(timeline.segments))]
     told = [tuple(finding.cause for finding in part if finding.supported) for part in parts]
-    if len(set(told)) == 1:
+    if len(set(told)) == 1 or _told_s(parts) < 0.5 * _whole_s(timeline):
         return whole
     named = _joined([f for part in parts for f in part if f.supported and f.cause not in of_whole_runs])
     named = [finding for finding in named if finding.cause != not_enough_data.cause]
@@ -136,6 +136,12 @@ def _consider(timeline: Timeline) -> list[Finding]:
     rest = {finding.cause: finding for finding in longest if not finding.supported}
     rest |= {finding.cause: finding for finding in whole if not finding.supported}
     return named + [finding for cause, finding in rest.items() if cause not in causes]
+
+
+def _told_s(parts: list[list[Finding]]) -> float:
+    """Time of the stretches of which something is known: a sound one in between says little of the run."""
+    known = [p[0].range_s for p in parts if any(f.supported and f.cause != not_enough_data.cause for f in p)]
+    return sum(end_s - begin_s for begin_s, end_s in known)
 
 
 def _fills(sickness: Finding, state: Finding) -> bool:

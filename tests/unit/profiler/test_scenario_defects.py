@@ -83,6 +83,16 @@ def test_a_pause_is_neither_warm_up_nor_a_cause(tmp_path: Path) -> None:
     assert primary.range_s[0] < 60
 
 
+def test_sound_stretches_between_standstills_make_no_healthy_run(tmp_path: Path) -> None:
+    def stand_still(t_s: float, row: dict[str, Any]) -> None:
+        if t_s % 200 < 130:
+            row["tok_s"] = 50
+            row["q"]["hs"] |= {"produced": None, "consumed": None}
+
+    diagnosis = diagnosed(changed("s14", stand_still), tmp_path)
+    assert not [finding.cause for finding in diagnosis.findings if finding.supported]
+
+
 def test_two_retries_as_a_run_grows_into_its_memory_are_no_sickness(tmp_path: Path) -> None:
     def retry(t_s: float, row: dict[str, Any]) -> None:
         row["alloc"] |= {"allocated_gib": 40.0, "retries": min(t_s, 4.0) / 2}
