@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import psutil
 import torch
 
 from dflash.anchors import anchor_candidates
@@ -48,6 +49,7 @@ class MemoryPlan:
     facts: Facts
     ledger: Ledger
     free_bytes: dict[str, int | None]  # of each place; None: nobody says
+    process_bytes: int = 0  # that this process had in host memory already: Python, libraries, the text
 
     def lacking(self) -> tuple[str, ...]:
         """Places that do not have what is needed, the worst first."""
@@ -91,7 +93,8 @@ class MemoryPlan:
     def to_json(self) -> dict[str, Any]:
         """For run.json and `plan --json`. `facts`: what the plan was made of, so that another can be made."""
         plan = self.ledger.to_json(self.free_bytes)
-        return {**plan, "fits": not self.lacking(), "facts": asdict(self.facts)}
+        own = {"fits": not self.lacking(), "process_bytes": self.process_bytes}
+        return {**plan, **own, "facts": asdict(self.facts)}
 
     def describe(self) -> str:
         """The ledger for people."""
@@ -160,7 +163,8 @@ def make_plan(
     for device in devices.all:
         if not device.emulated:
             free[device.name] = torch.cuda.mem_get_info(device.torch_device)[0]
-    return MemoryPlan(facts, plan_memory(facts), free)
+    memory = psutil.Process().memory_info()
+    return MemoryPlan(facts, plan_memory(facts), free, memory.rss - memory.shared)
 
 
 def _as_routed(choice: TransportChoice, routes: Sequence[Route]) -> TransportChoice:

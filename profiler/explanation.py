@@ -15,6 +15,7 @@ from profiler.timeline import Timeline
 
 least_share: Final = 0.05  # of a stage's time: a shorter wait explains nothing
 least_gain: Final = 0.005  # less is none
+clearly_less: Final = 0.9  # than all that is lost
 _awaited: Final = {  # by stage and wait: what it waits for
     ("target", "get q_pre"): "the next packed batch from prefetch",
     ("target", "put q_hs"): "room in the queue to the drafters",
@@ -76,7 +77,11 @@ def _gain(finding: Finding) -> str:
         )
     if gain < least_gain:
         return "The forecast expects no gain from removing it alone: something else would set the pace."
-    return f"Without it the forecast is {percent(gain)} more tokens per second."
+    text = f"Without it the forecast is {percent(gain)} more tokens per second"
+    lost = finding.measured_cost_share
+    if lost is not None and lost < 1 and gain < clearly_less * lost / (1 - lost):
+        return f"{text}: not all that is lost, since something else would then set the pace."
+    return f"{text}."
 
 
 def _whole(load: StageLoad) -> str:

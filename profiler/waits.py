@@ -59,7 +59,7 @@ _awaited = {
     ("prefetch", "put"): "targets",
     ("target", "get"): "prefetch",
     ("target", "put"): "drafters",
-    ("target", "window_turn"): "its turn",
+    ("target", "window_turn"): "the window before",
     ("drafter", "get"): "targets",
     ("drafter", "window_wait"): "the step",
 }

@@ -18,6 +18,7 @@ from profiler.timeline import Timeline
 from reports import text
 
 host: Final = "host"
+process: Final = "the process before it loaded anything: Python, libraries, the text"
 no_plan: Final = "the run left no memory plan"
 _readings: Final = (  # metric of a GPU, and whose memory it is
     ("own_mem_bytes", "this run's processes, by the driver"),
@@ -53,7 +54,12 @@ def _places(run: Run) -> Iterator[Mapping[str, Any]]:
 def _rows(run: Run, timeline: Timeline, place: Mapping[str, Any]) -> Iterator[MemoryRow]:
     name = str(place["place"])
     what, seen, reason = _host_peak(timeline) if name == host else _gpu_peak(run, name)
-    yield _row(name, what, _size(place.get("needed_bytes")), seen, reason, tuple(_lines(place)))
+    expected, lines = _size(place.get("needed_bytes")), tuple(_lines(place))
+    before = _size(run.manifest["memory_plan"].get("process_bytes")) if name == host else None
+    if before is not None and expected is not None:
+        expected += before
+        lines += ((process, text.data_size(before), "measured when the plan was made"),)
+    yield _row(name, what, expected, seen, reason, lines)
     peak = _gauge_peak(run, name, "allocated_bytes")
     if peak is not None:
         yield _row(name, "torch's allocator", _size(place.get("allocated_bytes")), peak, "", ())

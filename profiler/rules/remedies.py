@@ -23,7 +23,7 @@ def peer_transport(timeline: Timeline) -> dict[str, Scalar]:
     values = timeline.config_values
     if not values:
         return {}
-    knobs: dict[str, Scalar] = {"transport.preset": "peer"}
+    knobs: dict[str, Scalar] = {"transport.preset": "auto" if _slower_by_peer(timeline) else "peer"}
     for part in ("queue", "path", "dispatch"):
         if values.get(f"transport.{part}", "preset") != "preset":
             knobs[f"transport.{part}"] = "preset"
@@ -31,6 +31,14 @@ def peer_transport(timeline: Timeline) -> dict[str, Scalar]:
     if isinstance(depth, int) and depth > few_items:
         knobs["transport.depth"] = few_items
     return knobs
+
+
+def _slower_by_peer(timeline: Timeline) -> bool:
+    """Whether logical devices are declared to reach each other faster through pinned host memory."""
+    if timeline.config is None or not timeline.emulated:
+        return False
+    devices = timeline.config.devices
+    return devices.link_gbps < devices.pinned_gbps / 2  # down and up, one after the other
 
 
 def moved_device(

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from profiler import rules
+from profiler import explanation, rules
 from profiler.examination import examine
 from profiler.explanation import mechanisms
 from profiler.finding import Diagnosis
+from profiler.rules.remedies import peer_transport
+from profiler.run import Run
+from profiler.timeline import Timeline
 from tests.played_pipeline import play
 
 played: dict[str, dict[str, Any]] = {
@@ -55,3 +59,26 @@ def test_why_says_who_waits_for_whom_and_the_numbers_stand_apart(cause: str, tmp
 def test_every_cause_has_its_sentence() -> None:
     modules = [getattr(rules, rule.__module__.rpartition(".")[2]) for rule in rules.all_rules]
     assert {module.cause for module in modules} <= set(mechanisms)
+
+
+@pytest.mark.parametrize(
+    ("gain", "end"),
+    [(0.5, "is 50 % more tokens per second."), (0.2, "since something else would then set the pace.")],
+)
+def test_a_gain_that_is_less_than_what_is_lost_says_why(gain: float, end: str, tmp_path: Path) -> None:
+    # 33 % lost are 50 % more: a reader would take another figure for a contradiction.
+    primary = diagnosed(tmp_path / "run", **played["sync-d2h-on-critical-path"]).primary
+    assert primary is not None
+    assert explanation._gain(dataclasses.replace(primary, predicted_gain=gain)).endswith(end)
+
+
+@pytest.mark.parametrize(("link_gbps", "preset"), [(0.2, "peer"), (0.02, "auto")])
+def test_peer_copies_are_not_advised_where_the_run_says_they_are_slower(
+    link_gbps: float, preset: str, tmp_path: Path
+) -> None:
+    timeline = Timeline.of(Run.open(play(tmp_path / "run", preset="host")))
+    assert timeline.config is not None
+    config = timeline.config.replacing({"devices.link_gbps": link_gbps, "devices.pinned_gbps": 0.1})
+    assert peer_transport(dataclasses.replace(timeline, config=config))["transport.preset"] == preset
+    on_gpus = dataclasses.replace(timeline, config=config, emulated=False)
+    assert peer_transport(on_gpus)["transport.preset"] == "peer"

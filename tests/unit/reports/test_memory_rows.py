@@ -61,6 +61,18 @@ def test_host_memory_is_the_peak_of_the_run(tmp_path: Path) -> None:
     assert said(row.seen) == "5.00 GB"
 
 
+def test_what_the_process_had_before_it_loaded_anything_is_expected_too(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run", Play().config)
+    for at in range(4):
+        builder.sample("host", "tree", "rss_anon_bytes", at, 0.8e9)
+        builder.sample("host", "tree", "rss_shmem_bytes", at, 0.1e9)
+    document = {**plan("host", 500_000_000), "process_bytes": 300_000_000}
+    (row,) = rows_of(builder, memory_plan=document)
+    assert said(row.expected) == "800 MB"
+    assert said(row.difference) == "100 MB (12 %) not accounted for"
+    assert said(row.lines[-1][1]) == "300 MB"
+
+
 def test_nothing_sampled_is_no_number(tmp_path: Path) -> None:
     (row,) = rows_of(RunBuilder(tmp_path / "run"), memory_plan=plan("cuda:0", 1))
     assert row.seen.startswith("n/a: ")
