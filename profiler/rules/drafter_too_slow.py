@@ -31,14 +31,22 @@ step_work: Final = ("forward", "backward", "sum", "optimizer", "load", "compile"
 def cost(timeline: Timeline, loads: Loads) -> float | None:
     """How much faster targets are than the drafters' work alone: copies and waits are other causes.
 
-    Of targets the waits for the GIL do not count either: work is set against work. That threads had no CPU is
-    a matter of the machine.
+    Of targets the waits for the GIL do not count either: work is set against work. Drafters that would keep
+    up if nobody had to wait for a CPU are not slow: that is a matter of the machine.
     """
-    alone = loads.drafter.busy - per_step_scalar_sync.waited(timeline, loads.drafter)
-    alone -= cpu_wait(timeline, loads.drafter) or 0.0
-    occupied = loads.target.occupied - loads.target.gil_wait - (cpu_wait(timeline, loads.target) or 0.0)
-    work = loads.drafter.seconds_per_token(alone)
-    forward = loads.target.seconds_per_token(occupied)
+    target, drafter = loads.target, loads.drafter
+    occupied = target.occupied - target.gil_wait
+    alone = drafter.busy - per_step_scalar_sync.waited(timeline, drafter)
+    lost = _lost(loads, occupied, alone)
+    without_cpu = [cpu_wait(timeline, load) or 0.0 for load in (target, drafter)]
+    own = _lost(loads, occupied - without_cpu[0], alone - without_cpu[1])
+    return lost if lost is None or own is None or own > 0 else 0.0
+
+
+def _lost(loads: Loads, target_share: float, drafter_share: float) -> float | None:
+    """Share of the throughput, where these shares of their time are the stages' work."""
+    work = loads.drafter.seconds_per_token(drafter_share)
+    forward = loads.target.seconds_per_token(target_share)
     if not work or forward is None:
         return None
     return max(1.0 - max((forward, *loads.prefetch_pace)) / work, 0.0)
