@@ -249,7 +249,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--gpus", type=int, default=min(2, torch.cuda.device_count() or 2))
     parser.add_argument("--layers", type=int, default=18, help="of the target")
     parser.add_argument("--anchors", type=int, default=16, help="of a document")
     parser.add_argument("--seconds", type=float, default=4.0, help="of a run, about")
