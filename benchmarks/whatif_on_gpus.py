@@ -217,9 +217,8 @@ class Page:
         rows = [row for row in self.rows if row["setting"] != again]
         repeats = [self.base, *(row for row in self.rows if row["setting"] == again)]
         rates = [row["measured"] for row in repeats if row["measured"]]
-        facts = {
-            name: getattr(self.choice, name) for name in ("gpus", "layers", "anchors", "seconds", "tiny")
-        }
+        facts = {name: getattr(self.choice, name) for name in ("layers", "anchors", "seconds", "tiny")}
+        facts["gpus_used"] = self.choice.gpus
         figures = {**score(rows, rates), "elapsed_s": self.elapsed_s, "base": self.base, "rows": self.rows}
         write_result(self.choice.out / "whatif_on_gpus.json", "whatif_on_gpus", {**facts, **figures})
         pack(self.runs, self.choice.out / "runs.tar.xz")
