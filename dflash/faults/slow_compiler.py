@@ -14,7 +14,7 @@ import torch
 from dflash.batch import Batch
 from dflash.faults.rig import Rig
 
-tuning_s = 0.25  # of one tuning
+tuning_s = 0.1  # of one tuning
 most_ahead_s = 0.1  # of compiling, before it is owed: the first one takes long, and is warm-up
 
 

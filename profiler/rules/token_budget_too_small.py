@@ -45,7 +45,7 @@ _confidence: Final = 0.8
 class FixedCost:
     """Of a batch's time, what its tokens do not explain."""
 
-    share: float  # as fitted, less what the stage waited meanwhile for the GIL or a CPU
+    share: float  # as fitted, less what the stage waited meanwhile for the GIL
     least: float  # the same less three standard errors
     tokens: float  # of a batch in which it would be no more than `left_fixed`
 
@@ -80,8 +80,8 @@ def check(timeline: Timeline) -> list[Finding]:
             evidence=(
                 quantity("tokens a batch", tokens, "", "no work with token counts was recorded"),
                 share(
-                    f"time of a {load.stage}'s batch that no token explains",
-                    None if fixed is None else fixed.share,
+                    f"time of a {load.stage}'s batch that no token explains, at least",
+                    None if fixed is None else max(fixed.least, 0.0),
                     "its batches are too few, too alike, or not what it spends its time on",
                 ),
                 share(
@@ -147,7 +147,8 @@ def fixed_cost(timeline: Timeline, load: StageLoad) -> FixedCost | None:
 
     A line fitted through the batches of a stage that works all the time. Batches must differ in tokens, or no
     line can be told. Of targets alone: a drafter's work follows its anchors. A thread that waits for the
-    GIL, or for a CPU, does so at every launch: those waits have causes of their own.
+    GIL, or for a CPU, does so at every launch: the former have a cause of their own, and what the latter may
+    explain is not told.
     """
     if load.stage != "target" or load.busy + load.gil_wait < healthy_efficiency:
         return None
@@ -160,11 +161,13 @@ def fixed_cost(timeline: Timeline, load: StageLoad) -> FixedCost | None:
     slope, at_zero = np.polyfit(tokens, took_s, 1)
     noise = np.square(took_s - at_zero - slope * tokens).sum() / (len(tokens) - 2)
     error_s = np.sqrt(noise * (1 + np.square(tokens.mean() / tokens.std())) / len(tokens))
-    waited = load.gil_wait + (cpu_wait(timeline, load) or 0.0)
     part, error = (float(seconds / took_s.mean()) for seconds in (at_zero, error_s))
-    own = min(max(part - waited, 0.0), 1.0)
+    own = part - load.gil_wait
+    if own <= (cpu_wait(timeline, load) or 0.0):
+        return FixedCost(share=0.0, least=0.0, tokens=0.0)
+    own = min(own, 1.0)
     wanted = own / (1 - own) * (1 - left_fixed) / left_fixed * tokens.mean() if own < 1 else np.inf
-    return FixedCost(share=own, least=min(part - waited - 3 * error, 1.0), tokens=float(wanted))
+    return FixedCost(share=own, least=own - 3 * error, tokens=float(wanted))
 
 
 def _least_named(timeline: Timeline, load: StageLoad) -> float:
