@@ -99,7 +99,7 @@ class Predictor:
         played = self._play(chosen, setting)
         bounds = estimate(chosen, setting, windows)
         rate = self.correction * played.tokens_per_s
-        doubts = tuple(self._doubts(setting, windows))
+        doubts = (*self._doubts(setting, windows), *self._doubt_pace(played.tokens_per_s / self.today))
         deviation = math.sqrt(
             self._fit_deviation(setting, windows) ** 2
             # Today's rate, and that of the run to come.
@@ -172,6 +172,20 @@ class Predictor:
             yield Doubt(f"roles never shared a device: taken as {told}", 0.05)
         if setting.lockstep and not any(run.setting.lockstep for run in self.runs):
             yield Doubt("lockstep was never seen", 0.02)
+
+    def _doubt_pace(self, ratio: float) -> Iterable[Doubt]:
+        """A CPU's work takes longer after sleeping than without a pause."""
+        now = self.runs[0]
+        if (
+            now.emulated
+            and self.model.cores
+            and self.model.cores <= now.setting.targets + now.setting.drafters
+        ):
+            away = abs(math.log(max(ratio, 1e-9)))
+            if away > math.log(2):
+                yield Doubt(
+                    "stages would wait far less, or more, which on a CPU changes their work", 0.08 * away
+                )
 
     def _doubt_sizes(self, windows: Windows) -> Iterable[Doubt]:
         if windows == self.model.windows:
