@@ -15,9 +15,10 @@ from functools import cached_property
 from typing import Any
 
 from autotune.machine import Machine
-from dflash.contract.config import TrainConfig, all_knobs, presets
+from dflash.contract.config import TrainConfig, all_knobs
 from dflash.contract.errors import ConfigError, DeviceError
 from dflash.contract.knobs import find_knob
+from dflash.contract.sections import presets
 from dflash.contract.split import Split
 
 Values = Mapping[str, Any]  # {dotted path: value} of the searched knobs, every one of them

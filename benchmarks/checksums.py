@@ -32,8 +32,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.result_file import write_result
 from dflash.batch import HiddenStates
 from dflash.channel import ChannelClosed
-from dflash.contract.config import DevicesConfig, PipelineConfig, TrainConfig, TransportChoice
+from dflash.contract.config import TrainConfig
 from dflash.contract.events import silent
+from dflash.contract.sections import DevicesConfig, PipelineConfig, TransportChoice
 from dflash.contract.split import Split
 from dflash.cuda import CudaDevice
 from dflash.devices import Device, DeviceSet, open_devices

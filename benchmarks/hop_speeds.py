@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dflash.contract.config import DevicesConfig
 from dflash.contract.events import silent
 from dflash.contract.link_facts import LinkEdge, LinkFacts, host
 from dflash.contract.rundir import utc_now
+from dflash.contract.sections import DevicesConfig
 from dflash.devices import Device, DeviceSet
 from dflash.transport.carrier import Carrier, Edge, LogicalCarrier
 from dflash.transport.cuda_carrier import CudaCarrier

@@ -28,8 +28,8 @@ from benchmarks.result_file import summary, write_result
 from dflash.batch import HiddenStates
 from dflash.channel import ChannelClosed
 from dflash.contract.arrowlog import Row
-from dflash.contract.config import DevicesConfig, TransportChoice
 from dflash.contract.events import Probe, event_schema
+from dflash.contract.sections import DevicesConfig, TransportChoice
 from dflash.cuda import CudaDevice, open_stream
 from dflash.devices import Device, DeviceSet, LogicalDevice
 from dflash.transport import open_transport

@@ -18,8 +18,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from dflash.attention import View, full, sliding
-from dflash.contract.config import DrafterConfig
 from dflash.contract.errors import ConfigError
+from dflash.contract.sections import DrafterConfig
 from dflash.seeded_weights import build_seeded
 from dflash.target_shapes import TargetSpec
 

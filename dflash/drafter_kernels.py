@@ -12,8 +12,9 @@ from dflash.attention import LayerKinds, SdpaView, View
 from dflash.batch import Batch
 from dflash.compiled_drafter import CompiledRunner
 from dflash.compiling import compiler_switch, is_worth_compiling
-from dflash.contract.config import DrafterConfig, TrainConfig
+from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError
+from dflash.contract.sections import DrafterConfig
 from dflash.drafter import DrafterSpec, LayerRunner, PlainRunner
 from dflash.flex_attention import FlexView, plan_tiles
 

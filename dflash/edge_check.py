@@ -12,8 +12,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dflash.contract.config import TransportChoice
 from dflash.contract.errors import DeviceError
+from dflash.contract.sections import TransportChoice
 from dflash.devices import DeviceSet
 from dflash.routes import pairs_in_use
 

@@ -13,9 +13,9 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dflash.contract.config import DevicesConfig
 from dflash.contract.events import silent
 from dflash.contract.link_facts import host
+from dflash.contract.sections import DevicesConfig
 from dflash.crossings import Crossing, CudaCrossing, LogicalCrossing, word_bytes
 from dflash.devices import Device, LogicalDevice
 from dflash.links import Link

@@ -18,9 +18,10 @@ import torch
 from dflash.anchors import anchor_candidates
 from dflash.contract.activations import BatchShape, DrafterShape, TargetShape
 from dflash.contract.cgroup import MemoryCgroup
-from dflash.contract.config import TrainConfig, TransportChoice
+from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DeviceError
 from dflash.contract.memory_plan import Facts, Ledger, Line, find_remedy, host, plan_memory
+from dflash.contract.sections import TransportChoice
 from dflash.devices import Device, DeviceSet, open_devices, resolve_dtype
 from dflash.documents import Documents, load_documents
 from dflash.drafter import DrafterSpec

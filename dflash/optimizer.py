@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dflash.contract.config import OptimizerConfig
 from dflash.contract.errors import CheckpointError
+from dflash.contract.sections import OptimizerConfig
 
 
 def learning_rate(config: OptimizerConfig, step: int, total_steps: int) -> float:

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from dflash.contract.config import DevicesConfig, TransportChoice
 from dflash.contract.errors import DeviceError
 from dflash.contract.link_facts import LinkFacts
+from dflash.contract.sections import DevicesConfig, TransportChoice
 from dflash.devices import Device, DeviceSet
 from dflash.link_ends import CudaEnds
 from dflash.link_probe import LinkProbe

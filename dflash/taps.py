@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import itertools
 
-from dflash.contract.config import DrafterConfig
 from dflash.contract.errors import ConfigError
+from dflash.contract.sections import DrafterConfig
 
 
 def choose_taps(layers: int, count: int) -> tuple[int, ...]:

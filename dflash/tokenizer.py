@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dflash.chat_turns import Message, RenderedChat, Span, Template
-from dflash.contract.config import TargetConfig
 from dflash.contract.errors import ConfigError
+from dflash.contract.sections import TargetConfig
 from dflash.embedded_text import embedded_conversations
 
 if TYPE_CHECKING:

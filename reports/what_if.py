@@ -11,8 +11,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dflash.contract.config import TrainConfig, presets
+from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError, DFlashError
+from dflash.contract.sections import presets
 from profiler.finding import Diagnosis, Finding, Scalar
 from profiler.forecast.predictor import Prediction, Predictor
 from profiler.forecast.run_forecast import RunForecast

@@ -14,8 +14,8 @@ import torch
 
 from dflash.batch import HiddenStates
 from dflash.channel import ChannelClosed
-from dflash.contract.config import DevicesConfig, TransportChoice
 from dflash.contract.events import Probe, event_schema, silent
+from dflash.contract.sections import DevicesConfig, TransportChoice
 from dflash.contract.split import Split
 from dflash.cuda import CudaDevice
 from dflash.devices import DeviceSet

@@ -28,7 +28,7 @@ from dflash.contract.activations import (
     target_forward,
     total,
 )
-from dflash.contract.config import TransportChoice
+from dflash.contract.sections import TransportChoice
 
 host = "host"
 slack_share = 0.05

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from dflash.contract.config import DevicesConfig
 from dflash.contract.events import Probe
+from dflash.contract.sections import DevicesConfig
 from dflash.devices import Device, Moment
 from dflash.links import Link
 

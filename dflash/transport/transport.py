@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from dflash.batch import HiddenStates
 from dflash.channel import ChannelClosed
-from dflash.contract.config import DevicesConfig, TransportChoice
 from dflash.contract.events import Probe
+from dflash.contract.sections import DevicesConfig, TransportChoice
 from dflash.devices import DeviceSet
 from dflash.transport.carrier import Carrier, LogicalCarrier
 from dflash.transport.cuda_carrier import CudaCarrier

@@ -19,14 +19,9 @@ import torch
 
 from dflash.batch import Batch, HiddenStates, Layout, WindowInfo
 from dflash.channel import ChannelClosed
-from dflash.contract.config import (
-    DevicesConfig,
-    PipelineConfig,
-    TrainConfig,
-    TransportChoice,
-    presets,
-)
+from dflash.contract.config import TrainConfig
 from dflash.contract.events import Probe, event_schema, silent
+from dflash.contract.sections import DevicesConfig, PipelineConfig, TransportChoice, presets
 from dflash.contract.split import Split
 from dflash.cuda import CudaDevice
 from dflash.devices import Device, DeviceSet, open_devices

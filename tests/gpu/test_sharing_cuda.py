@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from dflash.batch import HiddenStates
-from dflash.contract.config import DevicesConfig, PipelineConfig, TrainConfig, load_config
+from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.events import Probe, event_schema, silent
+from dflash.contract.sections import DevicesConfig, PipelineConfig
 from dflash.devices import open_devices
 from dflash.trainer import TrainResult, prepare
 from dflash.transport import open_transport

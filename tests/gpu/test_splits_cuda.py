@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from dflash.contract.config import Split, load_config
+from dflash.contract.config import load_config
+from dflash.contract.split import Split
 from dflash.trainer import TrainResult, prepare
 from tests.small_training import on_gpus
 

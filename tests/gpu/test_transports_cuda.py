@@ -16,8 +16,8 @@ import pytest
 import torch
 
 import dflash.transport.cuda_carrier
-from dflash.contract.config import DevicesConfig, TransportChoice
 from dflash.contract.events import silent
+from dflash.contract.sections import DevicesConfig, TransportChoice
 from dflash.transport import open_transport
 from dflash.transport.paths import PinnedPath
 from tests.stream_rig import (

@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 import torch
 
-from dflash.contract.config import DevicesConfig, TransportChoice, load_config
+from dflash.contract.config import load_config
 from dflash.contract.errors import DeviceError
 from dflash.contract.events import Probe, event_schema
 from dflash.contract.link_facts import LinkFacts
+from dflash.contract.sections import DevicesConfig, TransportChoice
 from dflash.devices import DeviceSet
 from dflash.link_ends import LogicalEnds
 from dflash.link_probe import LinkProbe

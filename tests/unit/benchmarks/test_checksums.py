@@ -17,7 +17,8 @@ from benchmarks.checksums import (
     summarise,
 )
 from dflash.channel import Channel
-from dflash.contract.config import DevicesConfig, Split, TransportChoice
+from dflash.contract.sections import DevicesConfig, TransportChoice
+from dflash.contract.split import Split
 from dflash.transport.carrier import LogicalCarrier
 
 fast = DevicesConfig(kind="logical", link_gbps=50, pinned_gbps=50, pageable_gbps=50, link_latency_us=0)

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import dflash.devices
-from dflash.contract.config import DevicesConfig, PipelineConfig, TrainConfig
+from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DeviceError
 from dflash.contract.events import Probe, event_schema, silent
+from dflash.contract.sections import DevicesConfig, PipelineConfig
 from dflash.devices import open_devices
 
 

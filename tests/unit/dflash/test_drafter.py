@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from dflash.attention import SdpaView, full, sliding
-from dflash.contract.config import DrafterConfig
 from dflash.contract.errors import ConfigError
+from dflash.contract.sections import DrafterConfig
 from dflash.drafter import DrafterSpec, init_drafter
 from dflash.objective import block_inputs
 from dflash.target_shapes import TargetSpec

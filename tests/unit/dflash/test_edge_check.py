@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from dflash.contract.config import TransportChoice, load_config, presets
+from dflash.contract.config import load_config
 from dflash.contract.errors import DeviceError
+from dflash.contract.sections import TransportChoice, presets
 from dflash.devices import DeviceSet, open_devices
 from dflash.edge_check import check_edges
 

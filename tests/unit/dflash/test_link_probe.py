@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 import torch
 
-from dflash.contract.config import DevicesConfig, load_config
+from dflash.contract.config import load_config
 from dflash.contract.errors import DeviceError
 from dflash.contract.link_facts import LinkFacts, host
+from dflash.contract.sections import DevicesConfig
 from dflash.crossings import Crossing, LogicalCrossing
 from dflash.devices import LogicalDevice
 from dflash.link_ends import HostMemory, LogicalEnds, logical_copy_s

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from dflash.contract.activations import BatchShape, DrafterShape, DrafterWork, TargetShape, total
-from dflash.contract.config import TransportChoice
 from dflash.contract.memory_plan import (
     Facts,
     Ledger,
@@ -20,6 +19,7 @@ from dflash.contract.memory_plan import (
     slack_name,
     slack_share,
 )
+from dflash.contract.sections import TransportChoice
 
 target = TargetShape(
     hidden=64,

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from dflash.contract.config import OptimizerConfig
 from dflash.contract.errors import CheckpointError
+from dflash.contract.sections import OptimizerConfig
 from dflash.optimizer import Optimizer, learning_rate
 
 

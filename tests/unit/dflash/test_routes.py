@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from dflash.contract.config import DevicesConfig, TrainConfig, TransportChoice, load_config, presets
+from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import DeviceError
 from dflash.contract.link_facts import LinkDevice, LinkEdge, LinkFacts, host
+from dflash.contract.sections import DevicesConfig, TransportChoice, presets
 from dflash.devices import open_devices
 from dflash.link_ends import LogicalEnds
 from dflash.link_probe import LinkProbe

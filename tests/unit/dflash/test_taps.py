@@ -1,7 +1,7 @@
 import pytest
 
-from dflash.contract.config import DrafterConfig
 from dflash.contract.errors import ConfigError
+from dflash.contract.sections import DrafterConfig
 from dflash.taps import choose_taps, resolve_taps
 
 published = {

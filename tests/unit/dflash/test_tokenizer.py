@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dflash.chat_turns import Message
-from dflash.contract.config import TargetConfig
 from dflash.contract.errors import ConfigError
+from dflash.contract.sections import TargetConfig
 from dflash.tokenizer import (
     ChatTokenizer,
     SpecialIds,

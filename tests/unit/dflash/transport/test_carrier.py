@@ -7,8 +7,8 @@ import threading
 import pytest
 import torch
 
-from dflash.contract.config import DevicesConfig
 from dflash.contract.events import Probe, event_schema, silent
+from dflash.contract.sections import DevicesConfig
 from dflash.devices import LogicalDevice
 from dflash.links import CopyMoment
 from dflash.transport.carrier import Edge, LogicalCarrier

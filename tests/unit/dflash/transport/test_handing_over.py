@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from dflash.batch import HiddenStates
-from dflash.contract.config import DevicesConfig
 from dflash.contract.events import silent
+from dflash.contract.sections import DevicesConfig
 from dflash.devices import DeviceSet, LogicalDevice
 from dflash.links import CopyMoment
 from dflash.transport.carrier import LogicalCarrier

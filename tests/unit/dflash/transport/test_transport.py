@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import torch
 
 from dflash.batch import HiddenStates
-from dflash.contract.config import DevicesConfig, TransportChoice
 from dflash.contract.events import silent
+from dflash.contract.sections import DevicesConfig, TransportChoice
 from dflash.devices import DeviceSet, LogicalDevice
 from dflash.transport import Transport, open_transport
 
