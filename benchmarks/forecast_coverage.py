@@ -10,6 +10,7 @@ fitted. Then something is changed, the forecast is asked, and the truth is playe
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.result_file import write_result
 from profiler.forecast.model import Line, PipelineModel, Windows, hops, lay_windows
 from profiler.forecast.observations import Batches, Observations

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.headless_browser import Browser
 from benchmarks.large_run import write_large_run
 from benchmarks.result_file import summary, write_result

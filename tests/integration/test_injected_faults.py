@@ -54,6 +54,7 @@ knobs = {
         "drafter.taps": (0, 1, 2, 3),
         "run.max_steps": 18,
     },
+    "shared-queue": {"run.max_steps": 26},  # where batches live is drawn, so windows differ: more of them
     "slow-drafter": {"run.max_steps": 13},
     "small-batches": {"window.tokens": 3072},
 }
