@@ -15,27 +15,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
-from multiprocessing import get_context
 from pathlib import Path
 from traceback import format_exception
-from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.pinned_pool import open_pool
 from benchmarks.result_file import write_result
 from benchmarks.run_archive import kept, pack, unpack
 from benchmarks.suite_cases import OutOfTimeError, Row, first_cases, remedy_of
 from benchmarks.suite_score import score
 from dflash.faults.catalogue import catalogue
 
-cores_each = 2
 closing_s = 15.0  # for the archive and the sums, when time is limited
 Job = Callable[[], Row]
 
@@ -63,11 +60,7 @@ def work_off(
 ) -> None:
     """All jobs and those that follow from their rows; each row is written when it is there."""
     waiting, running = deque(jobs), set[Future[Row]]()
-    context = get_context("spawn")
-    turns = context.Value("i", 0)
-    with ProcessPoolExecutor(
-        options.workers, mp_context=context, initializer=_settle, initargs=(turns, options.workers)
-    ) as pool:
+    with open_pool(options.workers) as pool:
         while waiting or running:
             while waiting and len(running) < options.workers:
                 running.add(pool.submit(waiting.popleft()))
@@ -80,16 +73,6 @@ def work_off(
                     rows.append(row)
                     with options.rows.open("a") as file:
                         file.write(json.dumps(row) + "\n")
-
-
-def _settle(turns: Any, workers: int) -> None:
-    """In a worker: take two cores that no other has. The trainers that it starts stay on them too."""
-    cores = sorted(os.sched_getaffinity(0))
-    if 1 < workers <= len(cores) // cores_each:
-        with turns.get_lock():
-            first = turns.value * cores_each
-            turns.value += 1
-        os.sched_setaffinity(0, cores[first : first + cores_each])
 
 
 def _row_of(job: Future[Row]) -> Row | None:

@@ -18,6 +18,7 @@ def open_pool(workers: int) -> ProcessPoolExecutor:
 
 
 def _settle(turns: Any, workers: int) -> None:
+    """Take two cores that no other worker has. What it starts stays on them too."""
     cores = sorted(os.sched_getaffinity(0))
     if 1 < workers <= len(cores) // cores_each:
         with turns.get_lock():

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.child import ask_trainer
+from cli.child import ask_trainer, read_answer
 from cli.console import print_json, say, show
 from cli.install_check import check_install
 from cli.layout import facts, plain, table
 from cli.options import AsJson
 from dflash.contract.ceilings import Ceilings
-from dflash.contract.errors import DFlashError
 from dflash.contract.rundir import RunDir, write_json
 
 if TYPE_CHECKING:
@@ -46,7 +44,7 @@ def measure_ceilings(
     code, told = ask_trainer(["ceilings"], limit_s=limit_s)
     if code != 0:
         raise typer.Exit(code if code > 0 else 128 - code)
-    found = _read(told)
+    found = read_answer(Ceilings, told, "ceilings")
     places = [machine_file()]
     keep_ceilings(found, places[0])
     if run_dir is not None:
@@ -76,14 +74,3 @@ def _figures(device: DeviceCeilings) -> tuple[str, ...]:
         text.missing() if products is None else f"{text.significant(products)} TFLOP/s",
         *(text.missing() if rate is None else f"{text.significant(rate)} GB/s" for rate in rates),
     )
-
-
-def _read(told: str) -> Ceilings:
-    from profiler.records import RecordError, decode
-
-    try:
-        return decode(Ceilings, json.loads(told))
-    except (RecordError, ValueError) as error:
-        raise DFlashError(
-            "the process that measures ceilings gave no sound answer", found=f"{error}; {told[:200]!r}"
-        ) from None

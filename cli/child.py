@@ -5,14 +5,17 @@ They replace themselves, so exit codes, signals and streams of the trainer are t
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from dflash.contract.errors import DFlashError
 from dflash.contract.rundir import python_command
+
+T = TypeVar("T")
 
 
 def become_trainer(arguments: Sequence[str]) -> NoReturn:
@@ -49,6 +52,18 @@ def ask_trainer(
             where=" ".join(command),
         ) from None
     return done.returncode, done.stdout
+
+
+def read_answer(kind: type[T], told: str, what: str) -> T:
+    """What a process that measured `what` wrote, as records of that kind. Raises DFlashError."""
+    from profiler.records import RecordError, decode
+
+    try:
+        return decode(kind, json.loads(told))
+    except (RecordError, ValueError) as error:
+        raise DFlashError(
+            f"the process that measures {what} gave no sound answer", found=f"{error}; {told[:200]!r}"
+        ) from None
 
 
 def hand_over(text: str) -> str:

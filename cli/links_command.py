@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cli.child import ask_trainer
+from cli.child import ask_trainer, read_answer
 from cli.console import print_json, say, show
 from cli.install_check import check_install
 from cli.options import AsJson, Settings
 from dflash.contract.config import load_config
-from dflash.contract.errors import DFlashError
 from dflash.contract.link_facts import LinkFacts
 from dflash.contract.rundir import RunDir, write_json
 
@@ -50,7 +48,7 @@ def measure_links(
     code, told = ask_trainer(arguments, text=config.to_toml(), limit_s=limit_s)
     if code != 0:
         raise typer.Exit(code if code > 0 else 128 - code)
-    facts = _read(told)
+    facts = read_answer(LinkFacts, told, "links")
     if run_dir is not None:
         write_json(run_dir.links_path, facts.to_json())
     if as_json:
@@ -60,14 +58,3 @@ def measure_links(
 
         show(describe_links(facts))
     raise typer.Exit(1 if facts.corrupt else 0)
-
-
-def _read(told: str) -> LinkFacts:
-    from profiler.records import RecordError, decode
-
-    try:
-        return decode(LinkFacts, json.loads(told))
-    except (RecordError, ValueError) as error:
-        raise DFlashError(
-            "the process that measures links gave no sound answer", found=f"{error}; {told[:200]!r}"
-        ) from None

@@ -180,6 +180,7 @@ class Trainer:
         finally:
             if self.state.first_error is not None:  # a device that it broke fails here too: an echo
                 raise self.state.first_error
+        self.books.settle()  # raises for a last step that failed after the run was told to stop
 
     def _stages(self) -> list[Stage]:
         packed = batches(self.documents, self.config, layout=self.layout, start_step=self.first_step)

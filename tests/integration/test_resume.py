@@ -233,3 +233,22 @@ def test_a_checkpoint_waits_for_the_step_that_it_keeps(
     result = trainer.run()
     assert told_when_saved == [1, 2, 3, 3]
     assert len(result.losses) == 3
+
+
+def test_a_step_that_was_not_finite_is_no_good_end_of_a_run_that_was_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The stop comes first, and what the device says of the last step after it.
+    trainer = prepare(configure("run.checkpoint_every=0"), run_path=tmp_path)
+    complete = trainer.group.complete
+
+    def complete_badly(*arguments: Any) -> WindowEnd:
+        end = complete(*arguments)
+        end.moment, end._told[-1] = SoonMoment(), 1.0
+        trainer.state.request_stop("asked")
+        return end
+
+    monkeypatch.setattr(trainer.group, "complete", complete_badly)
+    with pytest.raises(DFlashError, match="not finite"):
+        trainer.run()
+    assert not list(tmp_path.rglob("step-*"))

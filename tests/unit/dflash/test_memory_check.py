@@ -128,7 +128,10 @@ def test_the_remedy_names_the_first_setting_that_is_enough() -> None:
 
 def test_a_place_that_does_not_say_what_is_free_is_not_refused() -> None:
     plan = plan_run(configure())
-    MemoryPlan(plan.facts, plan.ledger, {host: None}).check()
+    silent_place = MemoryPlan(plan.facts, plan.ledger, {host: None})
+    silent_place.check()
+    assert silent_place.lacking() == ()
+    assert MemoryPlan(plan.facts, plan.ledger, {host: 0}).lacking() == (host,)
 
 
 def test_a_directory_is_planned_from_its_configuration_alone(tmp_path: Path) -> None:
