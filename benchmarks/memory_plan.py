@@ -35,7 +35,7 @@ from dflash.target_shapes import random_shapes
 from dflash.trainer import prepare
 
 tolerance = 0.05
-child_limit_s = 150
+child_limit_s = 400
 documents = 24  # the windows of the run that cannot fit; the others go through them again
 words_each = 4000  # more than any configuration keeps
 common = [
