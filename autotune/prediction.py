@@ -1,4 +1,4 @@
-"""What a searcher expected of a configuration before it was run; kept with the trial, so that it can be judged.
+"""What a searcher expected of a configuration before it was run; kept with the trial, to be judged by it.
 
 Knows nothing of how it was made.
 """
