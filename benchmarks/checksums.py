@@ -208,9 +208,9 @@ def carry_choice(arguments: argparse.Namespace, choice: TransportChoice) -> dict
     config = DevicesConfig(
         kind="logical" if arguments.logical else "cuda",
         gpus=arguments.gpus,
-        link_gbps=50,
-        pinned_gbps=50,
-        pageable_gbps=50,
+        link_gigabytes_per_s=50,
+        pinned_gigabytes_per_s=50,
+        pageable_gigabytes_per_s=50,
         link_latency_us=0,
     )
     sizes = (smallest_logical, largest_logical) if arguments.logical else (smallest, largest)

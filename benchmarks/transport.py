@@ -43,7 +43,12 @@ class Way:
     """One target and one drafter on devices of their own, and what lies between them."""
 
     def __init__(self, *, tiny: bool) -> None:
-        self.config = DevicesConfig(link_gbps=2.0, pinned_gbps=1.0, pageable_gbps=0.5, link_latency_us=0.0)
+        self.config = DevicesConfig(
+            link_gigabytes_per_s=2.0,
+            pinned_gigabytes_per_s=1.0,
+            pageable_gigabytes_per_s=0.5,
+            link_latency_us=0.0,
+        )
         ends: list[Device]
         if tiny or not torch.cuda.is_available():
             ends = [LogicalDevice(0), LogicalDevice(1)]
@@ -125,11 +130,7 @@ def hop_rates(rows: list[Row]) -> dict[str, list[float]]:
 def bare_rates(way: Way, path: str, hop: str, like: Tensor) -> list[float]:
     """GB/s of bare copies over a hop."""
     if way.devices.emulated:
-        config = way.config
-        declared = {
-            "peer": config.link_gbps, "pinned": config.pinned_gbps, "pageable": config.pageable_gbps
-        }  # fmt: skip
-        return [declared[path]]
+        return [way.config.declared_speeds[path]]
     ends = [None if end == "host" else end for end in hop.split(" > ")]
     source = _buffer(ends[0], path, like)
     if path == "pageable":

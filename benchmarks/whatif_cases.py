@@ -58,18 +58,18 @@ class Case:
 paced_knobs: Final = {
     "data.max_length": 128,
     "window.tokens": 1024,
-    "devices.pageable_gbps": 8_000 * 640 / 1e9,
-    "devices.pinned_gbps": 20_000 * 640 / 1e9,
-    "devices.link_gbps": 50_000 * 640 / 1e9,
+    "devices.pageable_gigabytes_per_s": 8_000 * 640 / 1e9,
+    "devices.pinned_gigabytes_per_s": 20_000 * 640 / 1e9,
+    "devices.link_gigabytes_per_s": 50_000 * 640 / 1e9,
 }
 computed_knobs: Final = (
     "data.max_length=128",
     "pipeline.token_budget=256",
     "window.tokens=512",
     "drafter.layers=1",
-    "devices.pageable_gbps=0.005",
-    "devices.pinned_gbps=0.02",
-    "devices.link_gbps=0.05",
+    "devices.pageable_gigabytes_per_s=0.005",
+    "devices.pinned_gigabytes_per_s=0.02",
+    "devices.link_gigabytes_per_s=0.05",
     "run.epochs=50",
     "run.checkpoint_every=-1",
 )
@@ -112,7 +112,7 @@ _common: Final = (
     "token_budget=512",
     "token_budget=512 transport=peer",
     "prefetch_depth=1",
-    "pageable_gbps=0.0025",
+    "pageable_gigabytes_per_s=0.0025",
     "window.tokens=2048",
 )
 families: Final = {
@@ -142,9 +142,9 @@ families: Final = {
             "schedule=lockstep split=2-1 transport=pinned",
             "token_budget=512",
             "token_budget=512 transport=peer",
-            "pageable_gbps=0.0025",
-            "pageable_gbps=0.02",
-            "transport=peer link_gbps=0.004",
+            "pageable_gigabytes_per_s=0.0025",
+            "pageable_gigabytes_per_s=0.02",
+            "transport=peer link_gigabytes_per_s=0.004",
         ),
     ),
 }
@@ -201,9 +201,9 @@ def sick_cases(strengths: int) -> Iterator[tuple[str, Case]]:
             fault = catalogue[name]
             # Links as fast as a sick run's own are declared: what is slow is the fault.
             knobs: dict[str, Any] = {
-                "devices.pageable_gbps": 50.0,
-                "devices.pinned_gbps": 50.0,
-                "devices.link_gbps": 50.0,
+                "devices.pageable_gigabytes_per_s": 50.0,
+                "devices.pinned_gigabytes_per_s": 50.0,
+                "devices.link_gigabytes_per_s": 50.0,
             }
             knobs |= {k: v for k, v in fault.knobs.items() if k != "run.max_steps"}
             budget = int(knobs.get("pipeline.token_budget", 256))

@@ -125,17 +125,17 @@ class LogicalEnds:
     ) -> None:
         """`new_link`: from a name and GB/s; without it, one with the declared latency."""
         self.devices = [LogicalDevice(index) for index in range(count)]
-        self._gbps = {
-            "peer": config.link_gbps, "pinned": config.pinned_gbps, "pageable": config.pageable_gbps
-        }  # fmt: skip
+        self._speeds = config.declared_speeds
         latency_us = config.link_latency_us
-        self._new_link = new_link or (lambda name, gbps: Link(name, gbps=gbps, latency_us=latency_us))
+        self._new_link = new_link or (
+            lambda name, speed: Link(name, gigabytes_per_s=speed, latency_us=latency_us)
+        )
         self._links: dict[tuple[str, str, str], Link] = {}
         self._opened = 0
 
     def copy_bytes(self, path: str, wanted_bytes: int) -> int:
         """See Ends."""
-        paced = int(self._gbps[path] * 1e9 * logical_copy_s)
+        paced = int(self._speeds[path] * 1e9 * logical_copy_s)
         return max(min(wanted_bytes, logical_copy_bytes, paced) // word_bytes, 1) * word_bytes
 
     def peer_access(self, src: str, dst: str) -> bool | None:  # noqa: ARG002
@@ -146,7 +146,7 @@ class LogicalEnds:
         """See Ends. The memory of every end is the CPU's."""
         edge = (src, dst, path)
         if edge not in self._links:
-            self._links[edge] = self._new_link(f"{src}>{dst}:{path}", self._gbps[path])
+            self._links[edge] = self._new_link(f"{src}>{dst}:{path}", self._speeds[path])
         self._opened += 1
         source, destination = (torch.empty(copy_bytes // word_bytes, dtype=torch.int64) for _ in edge[:2])
         return LogicalCrossing(source, destination, self._opened, self._links[edge])

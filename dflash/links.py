@@ -52,18 +52,18 @@ class _Job(NamedTuple):
 
 
 class Link:
-    """One direction between two places, `gbps` × 10^9 bytes a second after `latency_us` a copy."""
+    """One direction between two places, `gigabytes_per_s` × 10^9 bytes a second after `latency_us` a copy."""
 
     def __init__(
         self,
         name: str,
         *,
-        gbps: float,
+        gigabytes_per_s: float,
         latency_us: float,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         sleep: Callable[[float], object] | None = None,
     ) -> None:
-        self.name, self.gbps, self.latency_us = name, gbps, latency_us
+        self.name, self.gigabytes_per_s, self.latency_us = name, gigabytes_per_s, latency_us
         self._stopped = threading.Event()
         self._clock_ns = clock_ns
         self._sleep = sleep or self._stopped.wait
@@ -76,7 +76,7 @@ class Link:
 
     def duration_ns(self, copy_bytes: int) -> int:
         """What a copy of that size takes."""
-        return round(self.latency_us * 1e3 + copy_bytes / self.gbps)
+        return round(self.latency_us * 1e3 + copy_bytes / self.gigabytes_per_s)
 
     def copy(self, action: Callable[[], object], copy_bytes: int) -> tuple[int, int]:
         """Run `action` in this thread and stretch it. Returns start and end; raises the abort cause."""

@@ -124,7 +124,7 @@ def declared_route(pair: Pair, config: DevicesConfig) -> Route:
     src, dst = pair
     if src == dst:
         return _within(pair)
-    peer, pinned = config.link_gbps, config.pinned_gbps / 2
+    peer, pinned = config.link_gigabytes_per_s, config.pinned_gigabytes_per_s / 2
     path = "peer" if peer >= pinned else "pinned"
     return Route(
         src=src, dst=dst, path=path, peer_gb_per_s=peer, pinned_gb_per_s=pinned, why="faster as declared"

@@ -133,9 +133,9 @@ class Session:
         devices, choice = trainer.devices, self.config.transport_choice
         kernels = describe_kernels(self.config, trainer.targets[0], trainer.layout)
         links = {
-            "link_gbps": self.config.devices.link_gbps,
-            "pinned_gbps": self.config.devices.pinned_gbps,
-            "pageable_gbps": self.config.devices.pageable_gbps,
+            "link_gigabytes_per_s": self.config.devices.link_gigabytes_per_s,
+            "pinned_gigabytes_per_s": self.config.devices.pinned_gigabytes_per_s,
+            "pageable_gigabytes_per_s": self.config.devices.pageable_gigabytes_per_s,
             "link_latency_us": self.config.devices.link_latency_us,
         }
         self.run.update(

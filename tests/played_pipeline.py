@@ -66,7 +66,7 @@ class Play:
                 "window.tokens": 8192,
                 "transport.preset": self.preset,
                 "transport.depth": self.depth,
-                "devices.pageable_gbps": 0.1,
+                "devices.pageable_gigabytes_per_s": 0.1,
             }
         )
 

@@ -19,9 +19,9 @@ on_logical_devices = (
     "objective.anchors_per_document=2",
     "pipeline.token_budget=128",
     "devices.kind=logical",
-    "devices.link_gbps=50",
-    "devices.pinned_gbps=50",
-    "devices.pageable_gbps=50",
+    "devices.link_gigabytes_per_s=50",
+    "devices.pinned_gigabytes_per_s=50",
+    "devices.pageable_gigabytes_per_s=50",
 )
 on_gpus = (
     *_sizes,

@@ -246,17 +246,26 @@ class DevicesConfig:
         high=1024,
         neutral=True,
     )
-    link_gbps: float = knob(50.0, help="logical peer link", unit="GB/s", low=1e-6, neutral=True)
-    pinned_gbps: float = knob(
+    link_gigabytes_per_s: float = knob(50.0, help="logical peer link", unit="GB/s", low=1e-6, neutral=True)
+    pinned_gigabytes_per_s: float = knob(
         25.0, help="logical link between device and pinned host memory", unit="GB/s", low=1e-6, neutral=True
     )
-    pageable_gbps: float = knob(
+    pageable_gigabytes_per_s: float = knob(
         1.2, help="logical link between device and pageable host memory", unit="GB/s", low=1e-6, neutral=True
     )
     link_latency_us: float = knob(40.0, help="logical fixed cost of a copy", unit="µs", low=0, neutral=True)
     cpu_threads: int = knob(
         1, help="torch threads of the process on logical devices", low=1, high=1024, neutral=True
     )
+
+    @property
+    def declared_speeds(self) -> dict[str, float]:
+        """GB/s of each path of bytes between logical devices."""
+        return {
+            "peer": self.link_gigabytes_per_s,
+            "pinned": self.pinned_gigabytes_per_s,
+            "pageable": self.pageable_gigabytes_per_s,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -124,7 +124,7 @@ class Rig:
         link = link_of(edge)
         for chosen, seconds_per_token in self._link_s:
             if chosen(edge):
-                link.gbps = self._token_bytes / seconds_per_token / 1e9
+                link.gigabytes_per_s = self._token_bytes / seconds_per_token / 1e9
         return link
 
     @property

@@ -162,10 +162,7 @@ class LogicalCarrier:
             if self._error is not None:
                 raise self._error
             if edge not in self._links:
-                config = self._config
-                gbps = {
-                    "peer": config.link_gbps, "pinned": config.pinned_gbps, "pageable": config.pageable_gbps
-                }  # fmt: skip
-                name = "{src}>{dst}:{path}".format(**edge.fields())
-                self._links[edge] = Link(name, gbps=gbps[edge.path], latency_us=config.link_latency_us)
+                config, name = self._config, "{src}>{dst}:{path}".format(**edge.fields())
+                speed = config.declared_speeds[edge.path]
+                self._links[edge] = Link(name, gigabytes_per_s=speed, latency_us=config.link_latency_us)
             return self._links[edge]

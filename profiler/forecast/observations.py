@@ -266,12 +266,7 @@ def _hop(copy: pd.Series) -> str:
 
 def declared_links(config: TrainConfig) -> dict[str, Line]:
     """The links of logical devices, by hop."""
-    speeds = {
-        "peer": config.devices.link_gbps,
-        "pinned": config.devices.pinned_gbps,
-        "pageable": config.devices.pageable_gbps,
-    }
-    latency = config.devices.link_latency_us / 1e6
+    speeds, latency = config.devices.declared_speeds, config.devices.link_latency_us / 1e6
     return {hop: Line(latency, 1e-9 / speed) for path, speed in speeds.items() for hop in hops[path]}
 
 

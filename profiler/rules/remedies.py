@@ -12,9 +12,9 @@ from profiler.timeline import Timeline
 
 few_items = 2  # queue depth that hides a copy behind the next forward
 _speed_knobs = {
-    "pageable": "devices.pageable_gbps",
-    "pinned": "devices.pinned_gbps",
-    "peer": "devices.link_gbps",
+    "pageable": "devices.pageable_gigabytes_per_s",
+    "pinned": "devices.pinned_gigabytes_per_s",
+    "peer": "devices.link_gigabytes_per_s",
 }
 
 
@@ -38,7 +38,8 @@ def _slower_by_peer(timeline: Timeline) -> bool:
     if timeline.config is None or not timeline.emulated:
         return False
     devices = timeline.config.devices
-    return devices.link_gbps < devices.pinned_gbps / 2  # down and up, one after the other
+    through_host = devices.pinned_gigabytes_per_s / 2  # down and up, one after the other
+    return devices.link_gigabytes_per_s < through_host
 
 
 def moved_device(

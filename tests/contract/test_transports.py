@@ -38,7 +38,9 @@ every_combination = pytest.mark.parametrize("choice", combinations, ids=str)
 overlapped = [choice for choice in combinations if choice.path != "pageable"]
 width = 48
 # Fast enough for hundreds of batches, slow enough that a copy is still under way when its handle arrives.
-speeds = DevicesConfig(link_gbps=0.1, pinned_gbps=0.1, pageable_gbps=0.1, link_latency_us=100.0)
+speeds = DevicesConfig(
+    link_gigabytes_per_s=0.1, pinned_gigabytes_per_s=0.1, pageable_gigabytes_per_s=0.1, link_latency_us=100.0
+)
 
 
 class ListLog:

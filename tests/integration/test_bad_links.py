@@ -34,7 +34,9 @@ class Rows:
 
 def probe(bad: set[tuple[str, str]], *, host_is_right: bool = True) -> LinkFacts:
     """Measured links of four devices, some of which let words arrive wrong."""
-    ends = LogicalEnds(4, DevicesConfig(link_gbps=50, pinned_gbps=50, pageable_gbps=50))
+    ends = LogicalEnds(
+        4, DevicesConfig(link_gigabytes_per_s=50, pinned_gigabytes_per_s=50, pageable_gigabytes_per_s=50)
+    )
     try:
         facts = LinkProbe(ends, 8_000).measure()
     finally:

@@ -30,7 +30,7 @@ small = {
     "run.epochs": 100,
     "run.checkpoint_every": -1,
     "devices.kind": "logical",
-    "devices.link_gbps": 50.0,
+    "devices.link_gigabytes_per_s": 50.0,
 }
 # A drafter that computes little beside what is copied.
 light = {"drafter.layers": 1, "drafter.block_size": 4, "objective.anchors_per_document": 1}
@@ -43,7 +43,7 @@ stories = {
         **light,
         "transport.preset": "host",
         "transport.depth": 40,
-        "devices.pageable_gbps": 0.010,
+        "devices.pageable_gigabytes_per_s": 0.010,
         "run.max_steps": 44,
     },
     # story 1: one queue for all, tensors homed on the other drafter
@@ -51,7 +51,7 @@ stories = {
         "pipeline.split": "2-2",
         "transport.preset": "shared",
         "transport.depth": 4,
-        "devices.link_gbps": 0.0015,
+        "devices.link_gigabytes_per_s": 0.0015,
         "run.max_steps": 20,
     },
     # story 2: states copied to the host while the target stands still
@@ -59,7 +59,7 @@ stories = {
         "pipeline.split": "1-1",
         "transport.preset": "host",
         "transport.depth": 2,
-        "devices.pageable_gbps": 0.005,
+        "devices.pageable_gigabytes_per_s": 0.005,
         "run.max_steps": 16,
         **light,
     },
@@ -86,7 +86,7 @@ forbidden = {
 
 def configured(cause: str, *, seed: int = 0, faster_links: float = 1.0) -> TrainConfig:
     base = load_config(None).replacing({**small, **stories[cause]})
-    links = ("link_gbps", "pinned_gbps", "pageable_gbps")
+    links = ("link_gigabytes_per_s", "pinned_gigabytes_per_s", "pageable_gigabytes_per_s")
     changes = {f"devices.{link}": getattr(base.devices, link) * faster_links for link in links}
     return base.replacing({**changes, "data.seed": seed, "target.seed": seed})
 

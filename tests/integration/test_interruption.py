@@ -76,7 +76,7 @@ def test_one_signal_ends_after_the_window_with_a_checkpoint(
 
 
 def test_two_signals_end_it_too_and_leave_nothing_half(tmp_path: Path, repository: Path) -> None:
-    process = start(tmp_path, repository, "transport=host", "devices.pageable_gbps=0.0005")
+    process = start(tmp_path, repository, "transport=host", "devices.pageable_gigabytes_per_s=0.0005")
     wait_for_steps(process)
     process.send_signal(signal.SIGINT)
     time.sleep(0.5)

@@ -31,7 +31,7 @@ def test_the_same_line_matches(settled):
     [
         (["target.model=random:qwen3-8b"], "target.model: random:tiny, now random:qwen3-8b"),
         (["data.max_length=128"], "data.max_length: 256, now 128"),
-        (["devices.link_gbps=9"], "now 9.0"),
+        (["devices.link_gigabytes_per_s=9"], "now 9.0"),
         (["pipeline.token_budget=1000"], "space.pipeline.token_budget: 256, 512, 1024, 2048, 4096, now 256"),
         (["window.tokens=16384"], "8192"),
     ],

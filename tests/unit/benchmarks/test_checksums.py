@@ -21,9 +21,20 @@ from dflash.contract.sections import DevicesConfig, TransportChoice
 from dflash.contract.split import Split
 from dflash.transport.carrier import LogicalCarrier
 
-fast = DevicesConfig(kind="logical", link_gbps=50, pinned_gbps=50, pageable_gbps=50, link_latency_us=0)
+fast = DevicesConfig(
+    kind="logical",
+    link_gigabytes_per_s=50,
+    pinned_gigabytes_per_s=50,
+    pageable_gigabytes_per_s=50,
+    link_latency_us=0,
+)
 sharing = DevicesConfig(
-    kind="logical", link_gbps=50, pinned_gbps=50, pageable_gbps=50, link_latency_us=0, gpus=2
+    kind="logical",
+    link_gigabytes_per_s=50,
+    pinned_gigabytes_per_s=50,
+    pageable_gigabytes_per_s=50,
+    link_latency_us=0,
+    gpus=2,
 )
 peer = TransportChoice("per_drafter", "peer", "round_robin", 2)
 

@@ -106,7 +106,7 @@ def test_a_run_lends_its_configuration_and_keeps_the_result(
     call: Call, asked: dict[str, Any], tmp_path: Path
 ) -> None:
     run = create_run(tmp_path / "r", command=[])
-    config = load_config(None, ["devices.link_gbps=7"])
+    config = load_config(None, ["devices.link_gigabytes_per_s=7"])
     write_text(run.config_path, config.to_toml())
     code, out, _ = call("dflash-profile", "links", "--run", "r", "--json")
     assert code == 0
@@ -156,7 +156,7 @@ def test_a_mistake_asks_nobody(call: Call, asked: dict[str, Any], arguments: lis
 
 
 def test_the_real_child_measures_logical_links(call: Call) -> None:
-    settings = ("--set", "devices.kind=logical", "--set", "devices.pageable_gbps=0.1")
+    settings = ("--set", "devices.kind=logical", "--set", "devices.pageable_gigabytes_per_s=0.1")
     code, out, err = call("dflash-profile", "links", "--mb", "1", *settings, "--json")
     assert (code, err) == (0, "")
     document = json.loads(out)

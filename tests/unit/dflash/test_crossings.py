@@ -42,7 +42,7 @@ def test_a_logical_crossing_takes_what_its_link_takes_and_moves_the_bytes() -> N
     def sleep(seconds: float) -> None:
         now_ns[0] += round(seconds * 1e9)
 
-    link = Link("a>b", gbps=0.5, latency_us=100.0, clock_ns=lambda: now_ns[0], sleep=sleep)
+    link = Link("a>b", gigabytes_per_s=0.5, latency_us=100.0, clock_ns=lambda: now_ns[0], sleep=sleep)
     source, destination = torch.empty(1000, dtype=torch.int64), torch.empty(1000, dtype=torch.int64)
     crossing = LogicalCrossing(source, destination, 1, link)
     assert crossing.wrong_words() == 1000

@@ -35,13 +35,15 @@ class OwnTime:
         self.now_ns += round(seconds * 1e9)
 
 
-def paced_link(name: str, gbps: float) -> Link:
+def paced_link(name: str, gigabytes_per_s: float) -> Link:
     own = OwnTime()
-    return Link(name, gbps=gbps, latency_us=40.0, clock_ns=own.read_ns, sleep=own.sleep)
+    return Link(name, gigabytes_per_s=gigabytes_per_s, latency_us=40.0, clock_ns=own.read_ns, sleep=own.sleep)
 
 
 def test_logical_links_have_their_declared_speeds_in_every_edge() -> None:
-    config = DevicesConfig(link_gbps=0.1, pinned_gbps=0.01, pageable_gbps=0.001)
+    config = DevicesConfig(
+        link_gigabytes_per_s=0.1, pinned_gigabytes_per_s=0.01, pageable_gigabytes_per_s=0.001
+    )
     ends = LogicalEnds(2, config, paced_link)
     try:
         facts = LinkProbe(ends, 400_000).measure()
@@ -67,7 +69,7 @@ def test_logical_links_have_their_declared_speeds_in_every_edge() -> None:
 
 
 def test_one_device_has_only_its_links_to_the_host() -> None:
-    facts = LinkProbe(LogicalEnds(1, DevicesConfig(pageable_gbps=10)), 80_000).measure()
+    facts = LinkProbe(LogicalEnds(1, DevicesConfig(pageable_gigabytes_per_s=10)), 80_000).measure()
     assert {edge.path for edge in facts.edges} == {"pinned", "pageable"}
     assert all(edge.all_at_once_gb_per_s is None for edge in facts.edges)
 
@@ -76,7 +78,7 @@ class FaultyEnds(LogicalEnds):
     """Logical ends of which some edges corrupt, and some cannot be opened."""
 
     def __init__(self, count: int, *, corrupt: tuple[str, str], broken: tuple[str, str]) -> None:
-        super().__init__(count, DevicesConfig(pageable_gbps=10))
+        super().__init__(count, DevicesConfig(pageable_gigabytes_per_s=10))
         self._corrupt, self._broken = corrupt, broken
         self.closed = False
 
@@ -117,7 +119,9 @@ def test_a_corrupt_edge_is_counted_and_a_broken_one_has_its_reason() -> None:
 
 
 def test_a_paced_link_is_given_no_more_than_it_carries_in_time() -> None:
-    ends = LogicalEnds(2, DevicesConfig(link_gbps=50, pinned_gbps=0.1, pageable_gbps=1e-6))
+    ends = LogicalEnds(
+        2, DevicesConfig(link_gigabytes_per_s=50, pinned_gigabytes_per_s=0.1, pageable_gigabytes_per_s=1e-6)
+    )
     assert ends.copy_bytes("peer", 8_000_000) == 8_000_000
     assert ends.copy_bytes("pinned", 256_000_000) == pytest.approx(0.1e9 * logical_copy_s, abs=8)
     assert ends.copy_bytes("pageable", 256_000_000) % 8 == 0
@@ -131,7 +135,9 @@ class CountedEnds:
 
     def __init__(self, count: int, largest_bytes: int) -> None:
         self.devices = [LogicalDevice(index) for index in range(count)]
-        self._logical = LogicalEnds(count, DevicesConfig(pinned_gbps=50, pageable_gbps=50))
+        self._logical = LogicalEnds(
+            count, DevicesConfig(pinned_gigabytes_per_s=50, pageable_gigabytes_per_s=50)
+        )
         self._memory = HostMemory(largest_bytes, lambda _, size: self._make(size))
         self.alive_bytes = self.most_bytes = self._opened = 0
 
@@ -202,7 +208,7 @@ def test_the_iommu_is_on_where_devices_sit_in_groups(tmp_path: Path) -> None:
 
 def test_single_ways_are_measured_alone_as_far_as_the_time_goes() -> None:
     now = iter([0.0, 0.0, 1.0, 2.0, 3.0])
-    ends = LogicalEnds(2, DevicesConfig(pinned_gbps=0.01), paced_link)
+    ends = LogicalEnds(2, DevicesConfig(pinned_gigabytes_per_s=0.01), paced_link)
     ways = [
         ("logical:1", host, "pinned"),
         (host, "logical:7", "pinned"),

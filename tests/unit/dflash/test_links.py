@@ -29,11 +29,13 @@ class FakeClock:
 
 
 def paced(clock: FakeClock, **speed: float) -> Link:
-    return Link("a>b", **{"gbps": 2.0, "latency_us": 10.0, **speed}, clock_ns=clock, sleep=clock.sleep)
+    return Link(
+        "a>b", **{"gigabytes_per_s": 2.0, "latency_us": 10.0, **speed}, clock_ns=clock, sleep=clock.sleep
+    )
 
 
 def unpaced() -> Link:
-    return Link("a>b", gbps=1e9, latency_us=0.0)
+    return Link("a>b", gigabytes_per_s=1e9, latency_us=0.0)
 
 
 def ignore(start_ns: int, end_ns: int) -> None:
@@ -62,7 +64,9 @@ def test_a_real_copy_slower_than_declared_is_not_stretched() -> None:
 
 def test_a_sleep_that_ends_early_is_taken_up_again() -> None:
     clock = FakeClock()
-    link = Link("a>b", gbps=2.0, latency_us=0.0, clock_ns=clock, sleep=lambda s: clock.sleep(s / 2 + 1e-9))
+    link = Link(
+        "a>b", gigabytes_per_s=2.0, latency_us=0.0, clock_ns=clock, sleep=lambda s: clock.sleep(s / 2 + 1e-9)
+    )
     start_ns, end_ns = link.copy(lambda: None, 2_000)
     assert end_ns - start_ns >= 1_000
 
@@ -152,7 +156,7 @@ def test_close_finishes_what_was_submitted_and_joins_the_worker() -> None:
 
 
 def test_an_abort_ends_endless_copies_with_the_first_error() -> None:
-    link = Link("a>b", gbps=1e-6, latency_us=0.0)  # 1 GB would take 11 days
+    link = Link("a>b", gigabytes_per_s=1e-6, latency_us=0.0)  # 1 GB would take 11 days
     started = threading.Event()
     moments = [link.submit(started.set, 10**9, ended=ignore) for _ in range(3)]
     caught: list[BaseException] = []

@@ -80,7 +80,7 @@ def test_slabs_are_planned_only_where_a_pair_goes_through_the_host() -> None:
     def path(*assignments: str) -> str:
         return plan_run(configure("transport=auto", *assignments)).facts.transport.path
 
-    slow_peers = ("devices.link_gbps=1", "devices.pinned_gbps=9")
+    slow_peers = ("devices.link_gigabytes_per_s=1", "devices.pinned_gigabytes_per_s=9")
     assert path() == "peer"
     assert path(*slow_peers) == "pinned"
     assert path(*slow_peers, "devices.gpus=1") == "peer"

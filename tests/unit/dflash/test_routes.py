@@ -141,11 +141,17 @@ def test_what_could_not_be_tried_is_not_taken(data_dir: Path) -> None:
 
 def test_routes_between_logical_devices_follow_the_declared_speeds() -> None:
     config = load_config(
-        None, ["split=1-1", "transport=auto", "devices.link_gbps=20", "devices.pinned_gbps=50"]
+        None,
+        [
+            "split=1-1",
+            "transport=auto",
+            "devices.link_gigabytes_per_s=20",
+            "devices.pinned_gigabytes_per_s=50",
+        ],
     )
     (route,) = find_routes(open_devices(config), config.transport_choice, config.devices)
     assert (route.path, route.peer_gb_per_s, route.pinned_gb_per_s) == ("pinned", 20.0, 25.0)
-    faster = replace(config.devices, link_gbps=26.0)
+    faster = replace(config.devices, link_gigabytes_per_s=26.0)
     (route,) = find_routes(open_devices(config), config.transport_choice, faster)
     assert route.path == "peer"
     assert find_routes(open_devices(config), TransportChoice(*presets["peer"], 2), DevicesConfig()) == ()
@@ -179,7 +185,7 @@ def test_pairs_are_those_a_run_copies_between() -> None:
 
 
 def test_only_what_joins_the_pairs_is_measured() -> None:
-    ends = LogicalEnds(4, DevicesConfig(link_gbps=5, pinned_gbps=5))
+    ends = LogicalEnds(4, DevicesConfig(link_gigabytes_per_s=5, pinned_gigabytes_per_s=5))
     try:
         facts = LinkProbe(ends, 80_000).measure_between(
             [("logical:2", "logical:0"), ("logical:0", "logical:2")]
@@ -199,7 +205,13 @@ def test_only_what_joins_the_pairs_is_measured() -> None:
 def test_peer_chosen_by_name_is_used_with_a_warning_where_it_is_slower() -> None:
     """C033."""
     config = load_config(
-        None, ["split=1-1", "transport=peer", "devices.link_gbps=1.9", "devices.pinned_gbps=23.6"]
+        None,
+        [
+            "split=1-1",
+            "transport=peer",
+            "devices.link_gigabytes_per_s=1.9",
+            "devices.pinned_gigabytes_per_s=23.6",
+        ],
     )
     devices, choice = open_devices(config), config.transport_choice
     assert find_routes(devices, choice, config.devices) == ()
@@ -208,7 +220,7 @@ def test_peer_chosen_by_name_is_used_with_a_warning_where_it_is_slower() -> None
     assert "pinned host memory 11.8 GB/s" in warning
     assert "transport=auto" in warning
     assert "more pairs" not in warning
-    assert doubt_peer(devices, choice, replace(config.devices, link_gbps=12.0)) == []
+    assert doubt_peer(devices, choice, replace(config.devices, link_gigabytes_per_s=12.0)) == []
     assert doubt_peer(devices, auto, config.devices) == []
     (warning,) = doubt_peer(open_devices(load_config(None, ["split=2-2"])), choice, config.devices)
     assert "and 5 more pairs are slower that way" in warning

@@ -72,13 +72,15 @@ def test_a_gain_that_is_less_than_what_is_lost_says_why(gain: float, end: str, t
     assert explanation._gain(dataclasses.replace(primary, predicted_gain=gain)).endswith(end)
 
 
-@pytest.mark.parametrize(("link_gbps", "preset"), [(0.2, "peer"), (0.02, "auto")])
+@pytest.mark.parametrize(("link_gigabytes_per_s", "preset"), [(0.2, "peer"), (0.02, "auto")])
 def test_peer_copies_are_not_advised_where_the_run_says_they_are_slower(
-    link_gbps: float, preset: str, tmp_path: Path
+    link_gigabytes_per_s: float, preset: str, tmp_path: Path
 ) -> None:
     timeline = Timeline.of(Run.open(play(tmp_path / "run", preset="host")))
     assert timeline.config is not None
-    config = timeline.config.replacing({"devices.link_gbps": link_gbps, "devices.pinned_gbps": 0.1})
+    config = timeline.config.replacing(
+        {"devices.link_gigabytes_per_s": link_gigabytes_per_s, "devices.pinned_gigabytes_per_s": 0.1}
+    )
     assert peer_transport(dataclasses.replace(timeline, config=config))["transport.preset"] == preset
     on_gpus = dataclasses.replace(timeline, config=config, emulated=False)
     assert peer_transport(on_gpus)["transport.preset"] == "peer"

@@ -15,7 +15,9 @@ from dflash.transport.carrier import Edge, LogicalCarrier
 
 a, b = LogicalDevice(0), LogicalDevice(1)
 edges = [Edge(a, b, "peer"), Edge(a, None, "pinned"), Edge(None, b, "pinned"), Edge(a, None, "pageable")]
-fast = DevicesConfig(link_gbps=1e6, pinned_gbps=1e6, pageable_gbps=1e6, link_latency_us=0.0)
+fast = DevicesConfig(
+    link_gigabytes_per_s=1e6, pinned_gigabytes_per_s=1e6, pageable_gigabytes_per_s=1e6, link_latency_us=0.0
+)
 
 
 class ListLog:
@@ -42,9 +44,14 @@ def test_both_kinds_of_copy_have_memory_of_their_own(edge: Edge) -> None:
 
 
 def test_each_path_has_its_declared_speed() -> None:
-    config = DevicesConfig(link_gbps=5.0, pinned_gbps=3.0, pageable_gbps=2.0, link_latency_us=7.0)
+    config = DevicesConfig(
+        link_gigabytes_per_s=5.0,
+        pinned_gigabytes_per_s=3.0,
+        pageable_gigabytes_per_s=2.0,
+        link_latency_us=7.0,
+    )
     links = [LogicalCarrier(config, silent)._link(edge) for edge in edges]
-    assert [(link.gbps, link.latency_us) for link in links] == [
+    assert [(link.gigabytes_per_s, link.latency_us) for link in links] == [
         (5.0, 7.0),
         (3.0, 7.0),
         (3.0, 7.0),
