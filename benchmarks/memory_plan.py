@@ -30,8 +30,8 @@ import dflash.seeded_weights
 from benchmarks.result_file import write_result
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import DeviceError
+from dflash.contract.model_shapes import random_shapes
 from dflash.memory_check import MemoryPlan
-from dflash.target_shapes import random_shapes
 from dflash.trainer import prepare
 
 tolerance = 0.05

@@ -27,8 +27,9 @@ from benchmarks.target_case import build_body, std
 from dflash.batch import Batch, HiddenStates
 from dflash.contract.arrowlog import Row
 from dflash.contract.events import Probe, silent
+from dflash.contract.model_shapes import random_prefix
 from dflash.devices import Device
-from dflash.target_shapes import random_config, random_prefix
+from dflash.target_shapes import random_config
 from dflash.target_weights import TargetWeights
 from dflash.trainer import Trainer, prepare
 from dflash.window import batches

@@ -37,8 +37,8 @@ from benchmarks.target_case import (
     mixed_lengths,
     plain_config,
 )
+from dflash.contract.taps import choose_taps
 from dflash.devices import Device
-from dflash.taps import choose_taps
 from dflash.target import Target
 from dflash.target_attention import varlen
 

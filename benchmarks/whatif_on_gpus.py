@@ -36,10 +36,10 @@ from benchmarks.recorded_run import pack, rates, record_here
 from benchmarks.result_file import write_result
 from benchmarks.whatif_score import judge, score
 from dflash.contract.config import TrainConfig, load_config
+from dflash.contract.model_shapes import random_shapes
 from dflash.contract.rundir import RunDir, write_json
 from dflash.documents import Documents
 from dflash.faults.rig import Rig
-from dflash.target_shapes import random_shapes
 from dflash.trainer import Trainer
 from profiler.forecast.observations import observe_run
 from profiler.forecast.predictor import Prediction, Predictor

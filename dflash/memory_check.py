@@ -22,6 +22,7 @@ from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DeviceError
 from dflash.contract.memory_plan import Facts, Ledger, Line, find_remedy, host, plan_memory
 from dflash.contract.sections import TransportChoice
+from dflash.contract.taps import resolve_taps
 from dflash.devices import Device, DeviceSet, open_devices, resolve_dtype
 from dflash.documents import Documents, load_documents
 from dflash.drafter import DrafterSpec
@@ -29,7 +30,6 @@ from dflash.drafter_kernels import takes_tiles
 from dflash.mask_token import resolve_mask_token
 from dflash.packing import LayoutKind, lay_out, pack
 from dflash.routes import Route, find_routes
-from dflash.taps import resolve_taps
 from dflash.target import runs_compiled
 from dflash.target_attention import varlen_obstacle
 from dflash.target_shapes import TargetSpec

@@ -20,8 +20,8 @@ from dflash.batch import Batch, Layout
 from dflash.compiling import is_worth_compiling, working
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError
+from dflash.contract.taps import resolve_taps
 from dflash.devices import resolve_dtype
-from dflash.taps import resolve_taps
 from dflash.target_attention import attends_dense, use_varlen, varlen, varlen_kernel, varlen_obstacle
 from dflash.target_body import compile_layers, copy_to, cut
 from dflash.target_shapes import TargetSpec

@@ -1,4 +1,4 @@
-"""What is known of a target's shape: TargetSpec, and the named shapes of `target.model = "random:SHAPE"`.
+"""What is known of a target's shape: TargetSpec, and the configuration of `target.model = "random:SHAPE"`.
 
 Knows nothing of weights.
 """
@@ -6,54 +6,13 @@ Knows nothing of weights.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dflash.contract.errors import ConfigError, nearest
-from dflash.tokenizer import embedded_vocab_size
+from dflash.contract.model_shapes import random_prefix, random_shapes
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, Qwen3Config
-
-random_prefix = "random:"
-
-# tiny: a forward of 1024 tokens takes 0.1-0.3 s on one core; it has the vocabulary of the embedded tokenizer.
-# The others are the published shapes.
-random_shapes: dict[str, dict[str, Any]] = {
-    "tiny": {
-        "hidden_size": 160,
-        "num_hidden_layers": 8,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "head_dim": 32,
-        "intermediate_size": 480,
-        "vocab_size": embedded_vocab_size,
-        "initializer_range": 0.08,  # near hidden**-0.5: logits large enough for drafters to learn
-        "tie_word_embeddings": False,
-        "max_position_embeddings": 4096,
-    },
-    "qwen3-1.7b": {
-        "hidden_size": 2048,
-        "num_hidden_layers": 28,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 6144,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 40960,
-    },
-    "qwen3-8b": {
-        "hidden_size": 4096,
-        "num_hidden_layers": 36,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 12288,
-        "vocab_size": 151936,
-        "tie_word_embeddings": False,
-        "max_position_embeddings": 40960,
-    },
-}
 
 
 def random_config(shape: str) -> Qwen3Config:

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from dflash.contract.errors import ConfigError, DeviceError
+from dflash.contract.model_shapes import random_prefix
 from dflash.seeded_weights import build_seeded, draw_seeded
-from dflash.target_shapes import random_config, random_prefix
+from dflash.target_shapes import random_config
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

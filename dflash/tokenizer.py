@@ -23,13 +23,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dflash.chat_turns import Message, RenderedChat, Span, Template
 from dflash.contract.errors import ConfigError
+from dflash.contract.model_shapes import embedded_vocab_size
 from dflash.contract.sections import TargetConfig
 from dflash.embedded_text import embedded_conversations
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-embedded_vocab_size: Final = 4096
 embedded_specials: Final = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|mask|>")
 
 

@@ -2,7 +2,7 @@ import pytest
 
 from dflash.contract.errors import ConfigError
 from dflash.contract.sections import DrafterConfig
-from dflash.taps import choose_taps, resolve_taps
+from dflash.contract.taps import choose_taps, resolve_taps
 
 published = {
     36: (1, 9, 17, 25, 33),

@@ -3,8 +3,8 @@ import torch
 from transformers import AutoModel, Qwen3Config
 
 from dflash.contract.errors import ConfigError
-from dflash.target_shapes import TargetSpec, random_config, random_shapes
-from dflash.tokenizer import embedded_vocab_size
+from dflash.contract.model_shapes import embedded_vocab_size, random_shapes
+from dflash.target_shapes import TargetSpec, random_config
 
 
 @pytest.mark.parametrize(

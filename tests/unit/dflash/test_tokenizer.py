@@ -13,12 +13,12 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dflash.chat_turns import Message
 from dflash.contract.errors import ConfigError
+from dflash.contract.model_shapes import embedded_vocab_size
 from dflash.contract.sections import TargetConfig
 from dflash.tokenizer import (
     ChatTokenizer,
     SpecialIds,
     embedded_specials,
-    embedded_vocab_size,
     open_embedded_tokenizer,
     open_tokenizer,
 )
