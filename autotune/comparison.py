@@ -3,8 +3,9 @@
 The rule. The logarithm of a configuration's throughput is the mean over its runs. Run-to-run noise is taken
 to be the same share for all configurations, so its variance is pooled over every configuration that ran
 more than once; it is never taken smaller than what the windows within the runs say (their bootstrap
-interval). Intervals use Student's t with the pooled degrees of freedom, and the normal quantile where
-nothing ran twice. Ratios add the variances of both sides. Pure functions; knows nothing of trials.
+interval); where neither is known it is taken as `assumed_deviation`. Intervals use Student's t with the
+pooled degrees of freedom, and the normal quantile where nothing ran twice. Ratios add the variances of both
+sides. Pure functions; knows nothing of trials.
 """
 
 from __future__ import annotations
@@ -15,21 +16,24 @@ from dataclasses import dataclass
 from statistics import fmean
 
 normal_quantile = 1.6449  # of 95 %, so that both sides leave 90 %
+assumed_deviation = 0.04  # of a run of which nobody knows how noisy it is, relative
 # Student's t, 95 %, for 1, 2, … degrees of freedom; further ones come from a series that is exact to 0.1 %.
 t_quantiles = (6.3138, 2.9200, 2.3534, 2.1318, 2.0150, 1.9432, 1.8946, 1.8595, 1.8331, 1.8125)
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """One run's throughput and its 90 % interval, tokens per second; all positive."""
+    """One run's throughput and its 90 % interval, if known, in tokens per second; all positive."""
 
     tokens_per_s: float
-    low: float
-    high: float
+    low: float | None = None
+    high: float | None = None
 
     @property
-    def variance(self) -> float:
-        """Of the logarithm, from the interval."""
+    def variance(self) -> float | None:
+        """Of the logarithm, from the interval; None where there is none."""
+        if self.low is None or self.high is None:
+            return None
         return (math.log(self.high / self.low) / (2 * normal_quantile)) ** 2
 
 
@@ -92,8 +96,10 @@ def _log(rates: Sequence[Rate]) -> float:
 
 def _variance(rates: Sequence[Rate], noise: Noise) -> float:
     """Of the mean logarithm: the pooled noise, with the noise within the runs as its floor."""
-    within = fmean(rate.variance for rate in rates)
-    return max(noise.variance, within) / len(rates)
+    within = [rate.variance for rate in rates if rate.variance is not None]
+    if not within and not noise.freedom:
+        return assumed_deviation**2 / len(rates)
+    return max(noise.variance, fmean(within) if within else 0.0) / len(rates)
 
 
 def _interval(log: float, variance: float, noise: Noise) -> Interval:

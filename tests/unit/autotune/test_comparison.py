@@ -57,3 +57,16 @@ def test_ratio_interval_holds_the_truth_as_often_as_it_says():
         ratio = compare(groups[0], groups[2], measure_noise(groups))
         held += ratio.low <= 1.1 <= ratio.high
     assert 0.85 <= held / 400 <= 0.97
+
+
+def test_runs_without_intervals_are_compared_by_how_repeats_differ():
+    groups = {0: [Rate(100.0), Rate(104.0)], 1: [Rate(110.0)]}
+    noise = measure_noise(groups)
+    ratio = compare(groups[1], groups[0], noise)
+    assert ratio.low < 1.0 < ratio.high
+    assert ratio.mid == pytest.approx(110 / math.sqrt(100 * 104))
+
+
+def test_a_run_of_which_no_noise_is_known_is_not_taken_as_exact():
+    only = pool([Rate(100.0)], measure_noise({0: [Rate(100.0)]}))
+    assert only.low == pytest.approx(100 * math.exp(-1.6449 * 0.04))
