@@ -16,6 +16,7 @@ from profiler.explanation import explain
 from profiler.finding import ClosingPart, ClosingSum, Diagnosis, Finding
 from profiler.forecast.gains import predict_gains
 from profiler.forecast.run_forecast import RunForecast
+from profiler.hardware_limit import Limit
 from profiler.rules import all_rules, allocator_fragmentation, host_memory_exhausted_swapping, not_enough_data
 from profiler.rules.verdicts import percent
 from profiler.throughput import measure_throughput
@@ -34,13 +35,15 @@ consequences = {
     "numa-remote-host-buffers": ("gradient-sync-wait",),
     "one-gpu-throttled": ("drafter-too-slow",),  # where it is a drafter's
 }
+_no_limit = Limit(reason="not worked out: it takes the run's directory, not its times alone")
 _verdict_order = {"supported": 0, "not_enough_evidence": 1, "rejected": 2}
 
 
-def diagnose(timeline: Timeline, forecast: RunForecast | None = None) -> Diagnosis:
+def diagnose(timeline: Timeline, forecast: RunForecast | None = None, limit: Limit = _no_limit) -> Diagnosis:
     """What limits the run. Pure: reads the timeline only.
 
-    `forecast`: of the same run, for predicted gains; None: one from the timeline alone.
+    `forecast`: of the same run, for predicted gains; None: one from the timeline alone. `limit`: of its
+    hardware, which is passed on.
     """
     throughput = measure_throughput(timeline)
     loads = measure_loads(timeline)
@@ -58,6 +61,7 @@ def diagnose(timeline: Timeline, forecast: RunForecast | None = None) -> Diagnos
         throughput=throughput,
         capacities=capacities,
         closing_sums=closing_sums(timeline),
+        limit=limit,
         emulated=timeline.emulated,
         warnings=(*timeline.warnings, *timeline.host_memory.warnings(), *_changes(timeline)),
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from profiler.capacity import measure_loads
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis
-from profiler.forecast.limit import Limit, measure_limit
+from profiler.forecast.limit import measure_limit
 from profiler.forecast.run_forecast import RunForecast
 from profiler.run import Run
 from profiler.timeline import Timeline
@@ -25,7 +25,6 @@ class Examination:
     timeline: Timeline
     forecast: RunForecast
     diagnosis: Diagnosis
-    limit: Limit
 
 
 def examine(run_path: Path, ceilings: Path | None = None) -> Examination:
@@ -41,4 +40,4 @@ def examine_run(run: Run, ceilings: Path | None = None) -> Examination:
     timeline = Timeline.of(run)
     forecast = RunForecast(timeline, run)
     limit = measure_limit(run, timeline, measure_loads(timeline), ceilings)
-    return Examination(run, timeline, forecast, diagnose(timeline, forecast), limit)
+    return Examination(run, timeline, forecast, diagnose(timeline, forecast, limit))

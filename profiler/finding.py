@@ -17,6 +17,7 @@ from typing import Any, Final, Literal, Self
 from dflash.contract.errors import RunError
 from dflash.contract.rundir import RunDir, write_json
 from profiler.capacity import Capacities
+from profiler.hardware_limit import Limit
 from profiler.records import RecordError, decode
 from profiler.throughput import Throughput
 
@@ -112,6 +113,7 @@ class Diagnosis:
     throughput: Throughput
     capacities: Capacities
     closing_sums: tuple[ClosingSum, ...]
+    limit: Limit  # what the hardware would allow
     emulated: bool | None  # true: logical devices, so times say nothing of GPUs
     warnings: tuple[str, ...]
     schema: int = schema_version

@@ -13,7 +13,6 @@ from typing import Final
 from dflash.contract.rundir import printable
 from profiler.examination import Examination
 from profiler.finding import Diagnosis
-from profiler.forecast.limit import Limit
 from profiler.run import Run
 from reports import text
 from reports.finding_rows import count_verdicts, show_finding
@@ -38,7 +37,7 @@ def describe_run(examined: Examination) -> str:
         f"**Next:** {escape(diagnosis.next_step)}",
         _fenced(first.toml, "toml") if first is not None and first.toml else "",
         _emulation(run.emulated),
-        _table(("figure", "value"), _numbers(diagnosis, examined.limit)),
+        _table(("figure", "value"), _numbers(diagnosis)),
         "### Hypotheses\n\n" + escape(count_verdicts(diagnosis.findings) or "No cause was considered."),
         _hypotheses(diagnosis),
         *(_what_if(changes) if changes else []),
@@ -62,7 +61,7 @@ def _emulation(emulated: bool | None) -> str:
     return "*Emulated on logical devices: says nothing of GPU speed.*" if emulated else ""
 
 
-def _numbers(diagnosis: Diagnosis, limit: Limit) -> list[tuple[str, str]]:
+def _numbers(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     measured, capacities = diagnosis.throughput, diagnosis.capacities
     rate = text.rate(measured.tokens_per_s, measured.reason)
     if text.is_known(measured.low):
@@ -73,7 +72,7 @@ def _numbers(diagnosis: Diagnosis, limit: Limit) -> list[tuple[str, str]]:
         ("pipeline efficiency", text.share(capacities.pipeline_efficiency, capacities.reason)),
         ("targets alone", text.rate(capacities.targets_alone, capacities.reason)),
         ("drafters alone", text.rate(capacities.drafters_alone, capacities.reason)),
-        ("limit of the devices", text.rate(limit.tokens_per_s, limit.reason)),
+        ("limit of the devices", text.rate(diagnosis.limit.tokens_per_s, diagnosis.limit.reason)),
     ]
 
 

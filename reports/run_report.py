@@ -51,7 +51,7 @@ def render_run(examined: Examination) -> str:
     run, timeline, diagnosis = examined.run, examined.timeline, examined.diagnosis
     measured, capacities = diagnosis.throughput, diagnosis.capacities
     rates, rates_note = _draw_capacities(diagnosis)
-    steps = step_to_limit(measured, capacities, measure_loads(timeline), examined.limit)
+    steps = step_to_limit(measured, capacities, measure_loads(timeline), diagnosis.limit)
     waterfall = draw_waterfall(steps)
     threads = draw_threads(diagnosis.closing_sums)
     panels = collect_panels(run)
@@ -68,8 +68,8 @@ def render_run(examined: Examination) -> str:
         tiles=_tiles(diagnosis),
         steps=steps,
         steps_note=explain_steps(capacities),
-        limit_note=explain_limit(examined.limit),
-        marks=mark_rows(examined.limit),
+        limit_note=explain_limit(diagnosis.limit),
+        marks=mark_rows(diagnosis.limit),
         waterfall=waterfall,
         rates=rates,
         rates_note=rates_note,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from profiler.capacity import Capacities, Loads, StageLoad
-from profiler.forecast.limit import Limit
+from profiler.hardware_limit import Limit
 from profiler.throughput import Throughput
 from profiler.waits import awaited
 from reports import text

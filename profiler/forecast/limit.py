@@ -7,9 +7,8 @@ that nothing reaches, no forecast. Knows nothing of how ceilings were come by, n
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from dflash.contract.ceilings import DeviceCeilings
 from dflash.contract.config import TrainConfig
@@ -19,61 +18,14 @@ from profiler.capacity import Loads, StageLoad
 from profiler.ceilings import find_ceilings, used_gpus, visible_alike
 from profiler.forecast.memory import fits_devices
 from profiler.forecast.setting import Setting
+from profiler.hardware_limit import Limit, Stage, StageMark, StageTimes
 from profiler.records import RecordError, decode
 from profiler.run import Run
 from profiler.timeline import Timeline
 
-Stage = Literal["target", "drafter"]
 stages: Final[tuple[Stage, ...]] = ("target", "drafter")
 product_bytes: Final = 2  # of a bfloat16 number: what ceilings of products are measured with
 _transport: Final = {"transport.queue": "preset", "transport.path": "preset", "transport.dispatch": "preset"}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageMark:
-    """How near a stage's kernels come to the ceiling of matrix products. Shares are 0 to 1."""
-
-    stage: Stage
-    gpus: int
-    per_token: float  # operations
-    tflops: float | None  # of all its GPUs, while it works
-    working_share: float | None  # of their ceiling, while it works
-    whole_share: float | None  # over all the time
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limit:
-    """What the hardware allows. Rates in tokens/s; None with the reason where it is not known."""
-
-    as_split: float | None = None  # with the split in question
-    tokens_per_s: float | None = None  # with the best one
-    split: str | None = None  # the best one
-    gpus: int | None = None  # that the best split has
-    ceilings: DeviceCeilings | None = None  # of each GPU
-    marks: tuple[StageMark, ...] = ()
-    notes: tuple[str, ...] = ()
-    reason: str | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageTimes:
-    """Seconds at the ceilings, on one GPU."""
-
-    target_s: float  # a token
-    drafter_s: float
-    carry_s: float  # a token's states, at the slower end
-    step_s: float  # a window
-
-    def apart(self, targets: int, drafters: int, window: float) -> float:
-        """Tokens a second with the roles on GPUs of their own; `window`: its tokens."""
-        send_s = max(self.target_s, self.carry_s) / targets
-        train_s = max(self.drafter_s, self.carry_s) / drafters
-        return window / max(window * send_s, window * train_s + self.step_s)
-
-    def together(self, gpus: int, window: float) -> float:
-        """Tokens a second where all GPUs have both roles, and nothing is carried."""
-        shared_s = (window * (self.target_s + self.drafter_s) + self.step_s) / gpus
-        return window / max(shared_s, window * self.drafter_s / gpus + self.step_s)
 
 
 def measure_limit(
@@ -95,7 +47,8 @@ def measure_limit(
         return Limit(reason="the run does not say how many operations a token needs", ceilings=found.each)
     other = {size for size in operations.dtype_bytes.values() if size != product_bytes}
     if other:
-        return Limit(reason=f"ceilings are of bfloat16; the run's numbers have {max(other)} bytes")
+        reason = f"ceilings are of bfloat16; the run's numbers have {max(other)} bytes"
+        return Limit(reason=reason, ceilings=found.each)
     if loads is None or loads.target.tokens_per_s is None or loads.drafter.tokens_per_s is None:
         return Limit(reason="the pace of a stage is unknown", ceilings=found.each)
     return _limit(run, timeline, loads, operations, found.each, config or run.config)
@@ -122,7 +75,8 @@ def _limit(
     peak = each.matmul_tflops
     window = _window_tokens(timeline)
     if peak is None or window is None:
-        reason = each.reason or "the tokens of a window are unknown"
+        lacks = each.reason or "the ceiling of matrix products is unknown"
+        reason = "the tokens of a window are unknown" if peak is not None else lacks
         return Limit(reason=reason, ceilings=each, marks=marks)
     carry_s, carry_note = _carry_s(run, operations, each)
     times = StageTimes(
@@ -145,6 +99,7 @@ def _limit(
         split=split,
         gpus=gpus if split else None,
         ceilings=each,
+        times=times,
         marks=marks,
         notes=tuple(note for note in notes if note),
     )
@@ -169,6 +124,9 @@ def _mark(
         done = tflops(rate)
         return None if done is None or not peak else done / peak
 
+    reason = None if peak else "the ceiling of matrix products is unknown"
+    if load.alone_tokens_per_s is None:
+        reason = "no work of the stage was timed"
     return StageMark(
         stage=stage,
         gpus=gpus,
@@ -176,6 +134,7 @@ def _mark(
         tflops=tflops(load.alone_tokens_per_s),
         working_share=share(load.alone_tokens_per_s),
         whole_share=share(load.tokens_per_s),
+        reason=reason,
     )
 
 

@@ -16,12 +16,13 @@ from dflash.contract.errors import RunError, UsageError
 from dflash.contract.knobs import parse_assignments
 from profiler.capacity import measure_loads
 from profiler.comparability import check_comparable
-from profiler.forecast.limit import Limit, measure_limit
+from profiler.forecast.limit import measure_limit
 from profiler.forecast.memory import MemoryForecast, forecast_memory, read_facts
 from profiler.forecast.model import PipelineModel
 from profiler.forecast.observations import declared_links, observe_run
 from profiler.forecast.predictor import Prediction, Predictor
 from profiler.forecast.setting import Setting
+from profiler.hardware_limit import Limit
 from profiler.run import Run
 from profiler.throughput import Throughput, measure_throughput
 from profiler.timeline import Timeline

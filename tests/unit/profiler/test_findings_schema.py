@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,7 +11,11 @@ from typing import Any
 
 import pytest
 
+from dflash.contract.operations import Operations, Part
+from dflash.contract.rundir import RunDir
 from profiler.examination import examine
+from profiler.finding import Diagnosis
+from profiler.hardware_limit import Limit
 from tests.played_pipeline import play
 from tests.run_builder import RunBuilder
 
@@ -85,6 +90,47 @@ def test_a_sick_run_an_empty_one_and_the_page_agree(
     assert {finding["predicted_gain_reason"] for finding in rejected} == {"rejected: nothing to remove"}
     told = page.read_text(encoding="utf-8")
     assert all(f"`{finding['predicted_gain_reason']}`" in " ".join(told.split()) for finding in rejected)
+
+
+def test_the_limit_is_there_with_its_parts(tmp_path: Path, schema: dict[str, dict[str, str]]) -> None:
+    path = play(tmp_path / "gpus", targets=2, windows=20, emulated=False)
+    roles = (("target", 0), ("target", 1), ("drafter", 0))
+    devices = [
+        {"name": f"cuda:{n}", "role": role, "index": index, "model": "NVIDIA H200", "uuid": f"GPU-{n}"}
+        for n, (role, index) in enumerate(roles)
+    ]
+    operations = Operations(
+        parts=(
+            Part(stage="target", name="matrix products", per_token=13e9, why="2 × weights"),
+            Part(stage="drafter", name="blocks", per_token=20e9, why="6 × weights"),
+        ),
+        dtype_bytes={"target": 2, "drafter": 2},
+        weight_bytes={"target": 13_000_000, "drafter": 4_000_000},
+        step_bytes=31_000_000_000,
+        state_bytes=40_960,
+    )
+    RunDir(path).update(devices=devices, operations=operations.to_json())
+    document = saved(path)
+    check(document, "DIAGNOSIS", schema, "gpus")
+    limit, times = document["limit"], document["limit"]["times"]
+    # Both roles on all three GPUs: a window of 6,000 tokens at what its parts take.
+    seconds = (6000 * (times["target_s"] + times["drafter_s"]) + times["step_s"]) / 3
+    assert limit["tokens_per_s"] == pytest.approx(6000 / seconds)
+    assert (limit["split"], limit["gpus"], limit["reason"]) == ("colocated-3", 3, None)
+    assert times["target_s"] == pytest.approx(13e9 / (limit["ceilings"]["matmul_tflops"] * 1e12))
+    assert [mark["stage"] for mark in limit["marks"]] == ["target", "drafter"]
+    assert all(mark["working_share"] > 0 for mark in limit["marks"])
+    assert Diagnosis.load(path).limit == examine(path).diagnosis.limit
+
+
+def test_an_unknown_limit_says_why(tmp_path: Path) -> None:
+    limit = saved(play(tmp_path / "logical", windows=20))["limit"]
+    assert limit["reason"] == "logical devices have no ceilings"
+    assert {limit[name] for name in ("as_split", "tokens_per_s", "split", "gpus", "times")} == {None}
+    with pytest.raises(ValueError, match="without a reason"):
+        Limit()
+    with pytest.raises(ValueError, match="finite"):
+        Limit(as_split=1.0, tokens_per_s=math.inf)
 
 
 def test_the_check_notices_what_the_page_does_not_know(schema: dict[str, dict[str, str]]) -> None:

@@ -50,7 +50,7 @@ def test_the_report_leads_to_the_limit_and_says_where_it_comes_from(examined: Ex
     assert "790 TFLOP/s in bfloat16 products" in words
     assert "MFU" in words
     # 2,000 tokens a second, as played.
-    target = next(mark for mark in examined.limit.marks if mark.stage == "target")
+    target = next(mark for mark in examined.diagnosis.limit.marks if mark.stage == "target")
     assert target.tflops == pytest.approx(26.0, rel=0.05)
     assert f"targets (2 GPUs) 13.0 GFLOP {target.tflops:.1f} TFLOP/s 1.6 %" in words
     assert outline.problems == []

@@ -9,7 +9,7 @@ from dflash.contract.ceilings import DeviceCeilings
 from profiler.capacity import measure_loads
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis
-from profiler.forecast.limit import Limit, StageMark
+from profiler.hardware_limit import Limit, StageMark
 from profiler.run import Run
 from profiler.timeline import Timeline
 from reports.run_waterfall import explain_limit, mark_rows, step_to_limit
@@ -111,7 +111,7 @@ def test_the_limit_is_explained_with_its_sources() -> None:
 
 
 def test_marks_are_said_for_people() -> None:
-    target, drafter = mark_rows(Limit(marks=marks))
+    target, drafter = mark_rows(Limit(marks=marks, reason="the tokens of a window are unknown"))
     words = [
         w.replace("\u00a0", " ") for w in (target.stage, target.per_token, target.tflops, target.working)
     ]

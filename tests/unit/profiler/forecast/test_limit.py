@@ -12,7 +12,8 @@ from dflash.contract.ceilings import Ceilings, DeviceCeilings
 from dflash.contract.operations import Operations, Part
 from dflash.contract.rundir import RunDir, write_json
 from profiler.capacity import measure_loads
-from profiler.forecast.limit import Limit, StageTimes, measure_limit
+from profiler.forecast.limit import measure_limit
+from profiler.hardware_limit import Limit, StageTimes
 from profiler.run import Run
 from profiler.timeline import Timeline
 from tests.played_pipeline import play
