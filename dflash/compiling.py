@@ -24,6 +24,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 import torch
 
 from dflash.contract.errors import DFlashError
+from dflash.contract.model_shapes import worth_compiling_hidden
 from dflash.devices import Device
 
 P = ParamSpec("P")
@@ -32,7 +33,6 @@ R = TypeVar("R")
 backend = "inductor"
 trace_wait_s = 120.0  # a trace that meets a compiled call may take so long
 trace_retry_s = 0.002
-worth_compiling_hidden = 1024  # narrower models train in less time than they take to compile
 refusal = "FX to symbolically trace"  # what a compiled function says while somebody traces
 
 

@@ -63,6 +63,7 @@ class FakeNvml:
         self.fail: dict[str, Any] = {}
         self.asked: list[str] = []
         self.open = 0
+        self.apart: list[set[str]] = []  # pairs without access to each other's memory
         self.buffers = 0
         self.samples: dict[str, list[tuple[int, float]]] = {}  # by uuid: wall-clock µs, mW
         self.processes: list[SimpleNamespace] = []
@@ -92,6 +93,7 @@ class FakeNvml:
             "nvmlDeviceGetSamples": self._samples,
             "nvmlDeviceGetComputeRunningProcesses": lambda h: self.processes,
             "nvmlDeviceGetGraphicsRunningProcesses": lambda h: [],
+            "nvmlDeviceGetP2PStatus": lambda a, b, kind: 5 * ({a.uuid, b.uuid} in self.apart),
             "nvmlGpmQueryDeviceSupport": lambda h: SimpleNamespace(isSupportedDevice=int(h.kind != "GB10")),
             "nvmlGpmSampleAlloc": self._alloc,
             "nvmlGpmSampleFree": self._free,

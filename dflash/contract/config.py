@@ -65,6 +65,16 @@ class TrainConfig:
         return min(needed, limit) if limit else needed
 
     @property
+    def role_places(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Numbers of the devices of targets and of drafters, wrapping round where they must share."""
+        split, count = self.split, self.device_count
+        first = 0 if split.colocated else split.targets
+        return (
+            tuple(i % count for i in range(split.targets)),
+            tuple((first + i) % count for i in range(split.drafters)),
+        )
+
+    @property
     def transport_choice(self) -> TransportChoice:
         """Queue, path and dispatch in force. A colocated split has its own: states do not leave a device.
 

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 random_prefix: Final = "random:"
 embedded_vocab_size: Final = 4096  # of the embedded tokenizer
+worth_compiling_hidden: Final = 1024  # narrower models train in less time than they take to compile
 
 # tiny: a forward of 1024 tokens takes 0.1-0.3 s on one core; it has the vocabulary of the embedded tokenizer.
 # The others are the published shapes.

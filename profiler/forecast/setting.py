@@ -34,11 +34,10 @@ class Setting:
     @classmethod
     def of(cls, config: TrainConfig) -> Setting:
         """The pipeline of a configuration."""
-        split, count, choice = config.split, config.device_count, config.transport_choice
-        first = 0 if split.colocated else split.targets
+        (targets, drafters), choice = config.role_places, config.transport_choice
         return cls(
-            target_places=tuple(i % count for i in range(split.targets)),
-            drafter_places=tuple((first + i) % count for i in range(split.drafters)),
+            target_places=targets,
+            drafter_places=drafters,
             shared_queue=choice.queue == "shared",
             path=choice.path,
             dispatch=choice.dispatch,

@@ -48,6 +48,7 @@ _lacking: Final = (
     "NVML_ERROR_ARGUMENT_VERSION_MISMATCH",
 )  # the driver is too old for a call that has an older form
 _value_names: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")  # by NVML's value type
+_peer_questions: Final = (0, 1)  # NVML_P2P_CAPS_INDEX_READ and _WRITE, of which a binding makes a tuple
 _first_namespace: Final = 0xEFFFFFFC  # inode of the machine's first pid namespace (PROC_PID_INIT_INO)
 _sample_age_limit_us: Final = 60_000_000  # an older stamp is none
 
@@ -165,6 +166,20 @@ class NvmlSensors(GpuSensors):
             for pid, used in listed:
                 found[pid] = GpuProcess(pid, int(used) if answers.is_number(used) else None)
         return list(found.values())
+
+    def reaches(self, first: int, second: int) -> bool | None:
+        """Whether two devices read and write each other's memory, as the driver says; None: it does not.
+
+        Its word proves nothing: copies are proven by `dflash-profile links`.
+        """
+        pair = (self._found[first], self._found[second])
+        if any(gpu.parent is not None for gpu in pair):
+            return False  # slices never do
+        told = [
+            self._ask("nvmlDeviceGetP2PStatus", pair[0].handle, pair[1].handle, kind)
+            for kind in _peer_questions
+        ]
+        return None if any(not isinstance(status, int) for status in told) else not any(told)
 
     def system_memory(self) -> tuple[int, int] | None:
         import psutil

@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.machine import read_machine, visible_gpus
+from autotune.machine import Gpu, Machine, find_peers, read_machine, visible_gpus
 from profiler.samplers.sensors import GpuDevice
 
 listed = [
@@ -15,6 +15,7 @@ def test_machine_without_gpus_says_why():
     machine = read_machine()
     assert machine.cpus >= 1
     assert machine.cpu
+    assert machine.host_bytes
     assert bool(machine.gpus) != bool(machine.gpu_reason)
 
 
@@ -54,3 +55,35 @@ def test_equal_cards_make_equal_machines_whatever_their_uuids(gpu_machine):
     one, two = gpu_machine(2), gpu_machine(3)
     assert one.describe() == gpu_machine(2).describe()
     assert one.describe() != two.describe()
+
+
+class Reaching:
+    """A driver that knows of pairs; others it does not tell."""
+
+    def __init__(self, **known):
+        self.known = known
+
+    def devices(self):
+        return listed
+
+    def reaches(self, first, second):
+        return self.known.get(f"p{first}{second}", self.known.get(f"p{second}{first}"))
+
+
+def test_peers_are_told_by_the_places_of_visible_gpus():
+    gpus = visible_gpus(listed, "2,0", "PCI_BUS_ID")[0]
+    assert find_peers(gpus, Reaching(p02=True)) == {(0, 1)}
+    assert find_peers(gpus, Reaching(p02=False)) == frozenset()
+    assert find_peers(gpus, Reaching()) is None
+    assert find_peers(gpus[:1], Reaching(p02=True)) is None, "one GPU has no pairs"
+    assert find_peers((*gpus, Gpu("MIG slice", "MIG-unlisted", None)), Reaching(p02=True)) is None
+
+
+def test_islands_are_groups_that_reach_each_other():
+    def islands(peers):
+        gpus = tuple(Gpu("a", f"GPU-{i}", None) for i in range(5))
+        return Machine(cpu="a", cpus=1, gpus=gpus, peers=peers).islands
+
+    assert islands(frozenset({(0, 1), (2, 3), (1, 4)})) == ((0, 1, 4), (2, 3))
+    assert islands(frozenset()) == ((0,), (1,), (2,), (3,), (4,))
+    assert islands(None) == ((0, 1, 2, 3, 4),)

@@ -52,6 +52,22 @@ def test_gpus_and_slices_are_found(sensors: NvmlSensors) -> None:
     assert (facts["uuid"], facts["memory_bytes"], facts["power_limit_w"]) == ("GPU-0", 100_001, 700.001)
 
 
+def test_who_reaches_whom_is_the_drivers_word(sensors_over: Make) -> None:
+    nvml = FakeNvml(*(Card(f"GPU-{i}", i) for i in range(3)))
+    sensors = sensors_over(nvml)
+    sensors.open()
+    nvml.apart = [{"GPU-0", "GPU-2"}]
+    assert [sensors.reaches(0, other) for other in (1, 2)] == [True, False]
+    nvml.fail["nvmlDeviceGetP2PStatus"] = NOT_SUPPORTED
+    assert sensors.reaches(0, 1) is None
+    nvml.fail["nvmlDeviceGetP2PStatus"] = Garbage("yes")
+    assert sensors.reaches(0, 1) is None
+
+
+def test_slices_reach_nobody(sensors: NvmlSensors) -> None:
+    assert sensors.reaches(0, 2) is False
+
+
 def test_every_metric_is_read_in_its_unit(sensors: NvmlSensors) -> None:
     sensors.read(0, gpm_metrics)  # the first look, of two
     assert dict(zip(gpu_metrics, sensors.read(0, gpu_metrics), strict=True)) == {
