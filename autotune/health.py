@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from statistics import fmean
 
-from autotune.trial import Measurement
+from autotune.telemetry import Telemetry
 
 # Summation order and reduced precision move early losses by well under a percent a window and drift apart
 # slowly; a drafter that receives wrong states is tens of percent away within a few windows.
@@ -20,18 +20,16 @@ rise_limit = 1.5
 shortest_comparison = 5  # windows
 
 
-def find_illness(measured: Measurement, reference: Sequence[float | None] = ()) -> str | None:
+def find_illness(measured: Telemetry, reference: Sequence[float | None] = ()) -> str | None:
     """Why the trial must not win, or None when it is healthy.
 
     `reference` holds the losses of the starting configuration on the same first windows; empty when there
-    are none to compare with.
+    are none to compare with. What is not known (supervised tokens not counted, no losses) is no illness.
     """
-    if measured.supervised_tokens <= 0:
+    if measured.supervised_tokens is not None and measured.supervised_tokens <= 0:
         return "no token was supervised"
     if not measured.losses:
-        return "no loss was recorded"
-    if None in measured.losses:
-        return f"the loss is not a finite number at step {measured.losses.index(None)}"
+        return "no loss was recorded, and the starting configuration shows some" if reference else None
     losses = [loss for loss in measured.losses if loss is not None]
     known = list(itertools.takewhile(lambda loss: loss is not None, reference))
     return _compare(losses, [loss for loss in known if loss is not None]) or _find_rise(losses)

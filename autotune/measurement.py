@@ -11,7 +11,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.trial import Cause, Failed, FailureKind, Measurement, Outcome
+from autotune.telemetry import Cause, Failed, FailureKind, Outcome, Telemetry
 from dflash.contract.errors import RunError, ran_out_of_memory
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _measurement(run: Run, diagnosis: Diagnosis) -> Outcome:
     if throughput.tokens_per_s is None or throughput.low is None or throughput.high is None:
         return _without_throughput(run, throughput.reason or "the throughput is not known")
     notes = _window_notes(run.events)
-    return Measurement(
+    return Telemetry(
         tokens_per_s=throughput.tokens_per_s,
         low=throughput.low,
         high=throughput.high,

@@ -8,32 +8,26 @@ runs is in part the luckiest). Knows nothing of rendering.
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune import agenda
-from autotune.agenda import Effort, describe_stop, explored, find_contenders, find_start, runs_of
-from autotune.comparison import Interval, Noise, Rate, compare, measure_noise, pool
+from autotune.agenda import Agenda
+from autotune.comparison import Interval, Noise, Rate, compare, measure_noise
+from autotune.effort import Effort
 from autotune.explanation import explain
+from autotune.history import History, find_start
 from autotune.identity import Identity, read_identity
+from autotune.planning import describe_progress, plan_next
+from autotune.recommendation import Standing, find_fastest, find_rates, rank
 from autotune.space import SearchSpace
 from autotune.storage import read_trials
+from autotune.study import count_complaints
 from autotune.trial import Trial
 from dflash.contract.errors import RunError
 
 json_schema_version = 1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
-    """A configuration over all its runs."""
-
-    trial: Trial  # its first
-    runs: int
-    tokens_per_s: Interval
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,11 +111,12 @@ def conclude(
     study_dir: Path, identity: Identity, space: SearchSpace, trials: Sequence[Trial], effort: Effort
 ) -> StudyResult:
     """What `trials` amount to."""
-    rates = _rates(trials)
+    history = History(space, tuple(trials), effort)
+    rates = find_rates(trials)
     noise = measure_noise(rates)
-    standings = _rank(trials, rates, noise)
+    standings = rank(trials, rates, noise)
     start = find_start(space, trials)
-    fastest = _find_fastest(space, trials, standings)
+    fastest = find_fastest(history, standings)
     gain = _gain(fastest, start, rates, noise)
     verdict, best = _judge(fastest, start, gain, effort.tolerance)
     equals = _find_equals(fastest, rates, noise)
@@ -139,15 +134,9 @@ def conclude(
         verdict=verdict,
         equals=equals,
         why=tuple(explain(verdict, fastest, start, gain, equals)),
-        failures=count_failures(trials),
-        stop=describe_stop(space, trials, effort),
+        failures=count_complaints(trials),
+        stop=describe_progress(history, plan_next(Agenda(), history)),
     )
-
-
-def count_failures(trials: Sequence[Trial]) -> tuple[tuple[str, int], ...]:
-    """Why trials failed or were excluded, with how many, most common first."""
-    complaints = [trial.complaint for trial in trials if trial.complaint is not None]
-    return tuple(Counter(complaints).most_common())
 
 
 def best_path(study_dir: Path) -> Path:
@@ -169,34 +158,6 @@ def read_effort(study_dir: Path) -> Effort:
         return Effort()  # killed before it was written: no trial was made yet
     except (OSError, ValueError, TypeError) as error:
         raise RunError(f"{path.name} cannot be read: {error}", where=str(path)) from None
-
-
-def _rates(trials: Sequence[Trial]) -> dict[int, list[Rate]]:
-    """{number of the first trial: rates of all its runs} of the configurations that may be compared."""
-    return {
-        trial.number: [
-            Rate(run.measurement.tokens_per_s, run.measurement.low, run.measurement.high)
-            for run in runs_of(trial, trials)
-            if run.measurement is not None
-        ]
-        for trial in explored(trials)
-        if agenda.is_dependable(trial, trials)
-    }
-
-
-def _rank(trials: Sequence[Trial], rates: Mapping[int, list[Rate]], noise: Noise) -> tuple[Standing, ...]:
-    standings = [
-        Standing(trial=trial, runs=len(rates[trial.number]), tokens_per_s=pool(rates[trial.number], noise))
-        for trial in trials
-        if trial.number in rates
-    ]
-    return tuple(sorted(standings, key=lambda standing: -standing.tokens_per_s.mid))
-
-
-def _find_fastest(space: SearchSpace, trials: Sequence[Trial], standings: Sequence[Standing]) -> Trial | None:
-    """The fastest contender: a configuration that ran once does not beat one that was confirmed."""
-    contenders = {trial.number for trial in find_contenders(space, trials)}
-    return next((s.trial for s in standings if s.trial.number in contenders), None)
 
 
 def _gain(

@@ -1,4 +1,4 @@
-"""The search: plan the next run, make it, store what came of it, until the effort is spent.
+"""A search in a directory: its conditions are checked, it is locked, what an earlier one left is put right.
 
 A search can be stopped anywhere, by Ctrl-C or by SIGKILL, and goes on when it is started again on the
 same directory with the same line: nothing finished is lost or run again. Knows nothing of how a
@@ -8,22 +8,24 @@ configuration is run (see runner.py) or of rendering.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.agenda import Effort, Task, explored, find_start, plan_next
-from autotune.health import find_illness
+from autotune.agenda import Agenda
+from autotune.effort import Effort
+from autotune.history import explored
 from autotune.identity import Identity, identify, settle_identity
 from autotune.leftovers import end_leftovers
 from autotune.machine import Machine
+from autotune.planning import configurations_left
 from autotune.result import StudyResult, best_path, conclude, effort_path
 from autotune.runner import Runner
+from autotune.searcher import Searcher
 from autotune.space import SearchSpace
-from autotune.storage import TrialLog, network_filesystem, study_lock, trial_dir
-from autotune.trial import Failed, FailureKind, Measurement, Outcome, Trial, TrialState
-from dflash.contract.config import TrainConfig
+from autotune.storage import TrialLog, network_filesystem, study_lock
+from autotune.study import Progress, ProgressEvent, Study
+from autotune.telemetry import FailureKind
+from autotune.trial import TrialState
 from dflash.contract.rundir import utc_now, write_json, write_text
 
 
@@ -35,19 +37,7 @@ class SearchPlan:
     space: SearchSpace
     machine: Machine
     effort: Effort = field(default_factory=Effort)
-
-
-@dataclass(frozen=True, slots=True)
-class ProgressEvent:
-    """Something a user would want to see while a search runs."""
-
-    kind: str  # notice | resumed | started | ended
-    message: str
-    trial: Trial | None = None
-    left: int | None = None  # configurations still to try, at most
-
-
-Progress = Callable[[ProgressEvent], None]
+    searcher: Searcher = field(default_factory=Agenda)
 
 
 def search(plan: SearchPlan, runner: Runner, progress: Progress) -> StudyResult:
@@ -66,77 +56,18 @@ def search(plan: SearchPlan, runner: Runner, progress: Progress) -> StudyResult:
             progress(ProgressEvent("notice", f"ended process {pid}, left over by an earlier search"))
         log = TrialLog(plan.study_dir, plan.space)
         _mark_killed(log)
-        _announce(plan, log, progress)
-        while (task := plan_next(plan.space, log.trials, plan.effort)) is not None:
-            _carry_out(task, plan, log, runner, progress)
-        return _finish(plan, identity, log)
-
-
-def trial_config(space: SearchSpace, task: Task) -> TrainConfig:
-    """The configuration that a trial runs: the task's values, for the task's time, from the first step."""
-    return space.config(task.values).replacing(
-        {
-            "run.max_seconds": task.seconds,
-            "run.max_steps": 0,
-            "run.resume": "",
-            "run.checkpoint_every": -1,
-        }
-    )
-
-
-def judge(trial: Trial, outcome: Outcome, reference: Sequence[float | None]) -> Trial:
-    """The trial with its outcome: finished (healthy or not) or failed, always for a stated reason."""
-    over = trial.replacing(ended_utc=utc_now())
-    if isinstance(outcome, Failed):
-        return over.replacing(state=TrialState.failed, failure=outcome.kind, reason=outcome.reason)
-    nonsense = _find_nonsense(outcome)
-    if nonsense is not None:
-        return over.replacing(state=TrialState.failed, failure=FailureKind.no_measurement, reason=nonsense)
-    return over.replacing(
-        state=TrialState.finished, measurement=outcome, unhealthy=find_illness(outcome, reference)
-    )
-
-
-def _find_nonsense(measured: Measurement) -> str | None:
-    """Why the figures cannot be a measurement: they would crash, or win, where they are compared."""
-    if measured.steps <= 0:
-        return f"no optimizer step was taken (a throughput of {measured.tokens_per_s} was given)"
-    figures = (measured.tokens_per_s, measured.low, measured.high)
-    if not all(math.isfinite(figure) and figure > 0 for figure in figures):
-        return f"the throughput is {measured.tokens_per_s} ({measured.low} to {measured.high})"
-    return None
-
-
-def _carry_out(task: Task, plan: SearchPlan, log: TrialLog, runner: Runner, progress: Progress) -> None:
-    number = log.next_number
-    run_path = trial_dir(plan.study_dir, number) / "run"
-    trial = Trial(
-        number=number,
-        values=dict(task.values),
-        why=task.why,
-        run_path=str(run_path.relative_to(plan.study_dir)),
-        seconds=task.seconds,
-        started_utc=utc_now(),
-        repeat_of=task.repeat_of,
-        retry_of=task.retry_of,
-    )
-    try:
-        log.save(trial)
-        progress(ProgressEvent("started", task.why, trial, _left(plan, log)))
-        outcome = runner.run(trial_config(plan.space, task), run_path)
-    except KeyboardInterrupt:
-        log.save(
-            trial.replacing(state=TrialState.interrupted, ended_utc=utc_now(), reason="stopped by the user")
+        study = Study(
+            plan.space,
+            plan.searcher,
+            runner,
+            effort=plan.effort,
+            store=log,
+            progress=progress,
+            gpus=len(plan.machine.gpus),
         )
-        raise
-    trial = judge(trial, outcome, _reference_losses(plan.space, log.trials))
-    log.save(trial)
-    progress(ProgressEvent("ended", trial.reason or trial.unhealthy or "", trial, _left(plan, log)))
-
-
-def _reference_losses(space: SearchSpace, trials: Sequence[Trial]) -> tuple[float | None, ...]:
-    start = find_start(space, trials)
-    return start.measurement.losses if start and start.is_candidate and start.measurement else ()
+        _announce(plan, study, progress)
+        study.run()
+        return _finish(plan, identity, log)
 
 
 def _mark_killed(log: TrialLog) -> None:
@@ -167,15 +98,12 @@ def _finish(plan: SearchPlan, identity: Identity, log: TrialLog) -> StudyResult:
     return result
 
 
-def _announce(plan: SearchPlan, log: TrialLog, progress: Progress) -> None:
-    if log.trials:
-        tried = len(explored(log.trials))
-        message = f"going on with {plan.study_dir}: {tried} configurations tried, {_left(plan, log)} left"
-        progress(ProgressEvent("resumed", message, left=_left(plan, log)))
-
-
-def _left(plan: SearchPlan, log: TrialLog) -> int:
-    return max(0, min(plan.effort.trials, plan.space.size) - len(explored(log.trials)))
+def _announce(plan: SearchPlan, study: Study, progress: Progress) -> None:
+    history = study.history
+    if history.trials:
+        tried, left = len(explored(history.trials)), configurations_left(history)
+        message = f"going on with {plan.study_dir}: {tried} configurations tried, {left} left"
+        progress(ProgressEvent("resumed", message, left=left))
 
 
 def _warn_of_network(study_dir: Path, progress: Progress) -> None:

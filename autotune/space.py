@@ -1,36 +1,114 @@
 """The configurations a search may try: knobs, their choices, and why a combination is impossible.
 
-Only knobs declared neutral are accepted, so no search can change what is trained. Impossible
-combinations are known before they are asked: the rules are those of TrainConfig itself, plus the number
-of devices. Knows nothing of trials or speed.
+`Space` is what a search needs of one; `SearchSpace` is the one over a training configuration. In it only
+knobs declared neutral are accepted, so no search can change what is trained. Impossible combinations are known
+before they are asked: the rules are those of TrainConfig itself, plus the number of devices. Knows nothing of
+trials or speed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.machine import Machine
+from autotune.telemetry import Values
 from dflash.contract.config import TrainConfig, all_knobs
 from dflash.contract.errors import ConfigError, DeviceError
 from dflash.contract.knobs import find_knob
 from dflash.contract.sections import presets
 from dflash.contract.split import Split
 
-Values = Mapping[str, Any]  # {dotted path: value} of the searched knobs, every one of them
+if TYPE_CHECKING:
+    from profiler.forecast.setting import Setting
+
 Point = tuple[Any, ...]  # the same as a tuple in the order of the dimensions: hashable
 
 
 @dataclass(frozen=True, slots=True)
-class Dimension:
-    """A knob and the values it may take, in an order that means something where the knob is a number."""
+class Axis:
+    """A name and the values it may take, in an order that means something where they are numbers."""
 
     path: str
     choices: tuple[Any, ...]
+
+    def __post_init__(self) -> None:
+        if not self.choices or len(set(self.choices)) != len(self.choices):
+            raise ConfigError("a searched knob needs choices, each once", where=self.path, found=self.choices)
+
+    @property
+    def is_ordered(self) -> bool:
+        """True where the choices are numbers, so that next to each other means alike."""
+        return all(
+            isinstance(choice, int | float) and not isinstance(choice, bool) for choice in self.choices
+        )
+
+    def steps_from(self, value: Any) -> tuple[Any, ...]:
+        """The choices one step away: the next ones up and down, or all others where there is no order."""
+        if not self.is_ordered:
+            return tuple(choice for choice in self.choices if choice != value)
+        ordered = sorted(self.choices)
+        at = ordered.index(value)
+        return tuple(ordered[i] for i in (at + 1, at - 1) if 0 <= i < len(ordered))
+
+
+class Space(Protocol):
+    """What a search needs of the configurations that it may try."""
+
+    @property
+    def dimensions(self) -> tuple[Axis, ...]:
+        """The searched knobs with their choices."""
+        ...
+
+    @property
+    def baseline(self) -> dict[str, Any]:
+        """The starting configuration: the first to be tried, the one that gains are told against."""
+        ...
+
+    @property
+    def configurations(self) -> tuple[dict[str, Any], ...]:
+        """Every combination that can run."""
+        ...
+
+    @property
+    def size(self) -> int:
+        """How many those are."""
+        ...
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The names of the knobs, in the order of the dimensions."""
+        ...
+
+    def point(self, values: Values) -> Point:
+        """`values` as a hashable tuple, in that order."""
+        ...
+
+    def why_not(self, values: Values) -> str | None:
+        """Why this combination cannot run, or None when it can."""
+        ...
+
+    def describe(self) -> dict[str, list[Any]]:
+        """{path: choices}, for JSON."""
+        ...
+
+    def config(self, values: Values) -> TrainConfig | None:
+        """The whole training configuration at `values`; None where there is none behind the space."""
+        ...
+
+    def setting(self, values: Values) -> Setting | None:
+        """The pipeline at `values`, as the forecast knows it; None where nothing is known of its physics."""
+        ...
+
+
+class Dimension(Axis):
+    """An axis that is a knob of the configuration; only knobs that leave the training signal alone."""
+
+    __slots__ = ()
 
     def __post_init__(self) -> None:
         knob = find_knob(self.path, all_knobs)
@@ -40,23 +118,9 @@ class Dimension:
                 where=self.path,
                 remedy="set it in the configuration instead",
             )
-        if not self.choices or len(set(self.choices)) != len(self.choices):
-            raise ConfigError("a searched knob needs choices, each once", where=self.path, found=self.choices)
+        Axis.__post_init__(self)
         for choice in self.choices:
             knob.check(choice)
-
-    @property
-    def is_ordered(self) -> bool:
-        """True where the choices are numbers, so that next to each other means alike."""
-        return all(isinstance(choice, int | float) for choice in self.choices)
-
-    def steps_from(self, value: Any) -> tuple[Any, ...]:
-        """The choices one step away: the next ones up and down, or all others where there is no order."""
-        if not self.is_ordered:
-            return tuple(choice for choice in self.choices if choice != value)
-        ordered = sorted(self.choices)
-        at = ordered.index(value)
-        return tuple(ordered[i] for i in (at + 1, at - 1) if 0 <= i < len(ordered))
 
 
 @dataclass(frozen=True)
@@ -120,6 +184,7 @@ class SearchSpace:
 
     @property
     def paths(self) -> tuple[str, ...]:
+        """The names of the knobs, in the order of the dimensions."""
         return tuple(dimension.path for dimension in self.dimensions)
 
     def point(self, values: Values) -> Point:
@@ -157,6 +222,12 @@ class SearchSpace:
         given = self.base.transport.preset
         choices = next((d.choices for d in self.dimensions if d.path == "transport.preset"), (given,))
         return "peer" if "peer" in choices and not self.base.split.colocated else given
+
+    def setting(self, values: Values) -> Setting:
+        """The pipeline at `values`, as the forecast knows it."""
+        from profiler.forecast.setting import Setting
+
+        return Setting.of(self.config(values))
 
     def describe(self) -> dict[str, list[Any]]:
         """{path: choices}, for JSON."""

@@ -12,6 +12,17 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from autotune.telemetry import (
+    Cause,
+    FailureKind,
+    MemoryFigures,
+    Outcome,
+    Telemetry,
+    Values,
+    find_nonsense,
+    without_nonsense,
+)
+
 
 class TrialState(StrEnum):
     """Where a trial stands. Only finished and failed ones count as tried."""
@@ -27,55 +38,14 @@ class TrialState(StrEnum):
         return self in (TrialState.finished, TrialState.failed)
 
 
-class FailureKind(StrEnum):
-    """What kind of failure, as far as the search has to know."""
-
-    out_of_memory = "out of memory"
-    timeout = "timeout"
-    crash = "crash"  # ended by a signal
-    refused = "refused"  # the trainer called the request impossible (exit 2)
-    error = "error"  # any other exit code
-    too_short = "too short"  # it ended well with too few windows for a throughput
-    data_used_up = "data used up"  # likewise, and no longer trial would have more: all epochs were trained
-    abandoned = "abandoned"  # the search died during it, and again when it was run once more
-    no_measurement = "no measurement"  # it ended well and its figures make no sense
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cause:
-    """What diagnosis found to limit a trial, reduced to what the search uses and shows."""
-
-    name: str  # stable, kebab-case
-    summary: str
-    remedy: Mapping[str, Any] = field(default_factory=dict)  # {dotted path: value}; empty: no knob cures it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measurement:
-    """What a run that ended well has shown."""
+class Prediction:
+    """What was expected of a trial before it ran."""
 
     tokens_per_s: float
-    low: float  # 90 % interval within the run
-    high: float
-    windows: int  # behind the figure, warm-up excluded
-    steps: int  # optimizer steps taken in all
-    supervised_tokens: int
-    losses: tuple[float | None, ...]  # of the first windows, in order; None: not a finite number
-    causes: tuple[Cause, ...] = ()  # dearest first
-    verdict: str | None = None  # diagnosis in one line
-    efficiency: float | None = None  # pipeline efficiency, 0..1
-    waits: tuple[tuple[str, float], ...] = ()  # (`drafter 0 get`, share of its time), largest first
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """A run that could not be measured."""
-
-    kind: FailureKind
-    reason: str  # for people
-
-
-Outcome = Measurement | Failed
+    low: float | None = None  # 90 % interval
+    high: float | None = None
+    fits: float | None = None  # chance that it fits into memory, 0..1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +53,7 @@ class Trial:
     """One configuration, tried once. `run_path` is relative to the study's directory."""
 
     number: int
-    values: Mapping[str, Any]  # {dotted path: value} of the searched knobs
+    values: Values
     why: str  # why this configuration was tried
     state: TrialState = TrialState.running
     run_path: str
@@ -92,15 +62,26 @@ class Trial:
     ended_utc: str | None = None
     repeat_of: int | None = None  # the trial whose configuration is measured again
     retry_of: int | None = None  # the killed or interrupted trial in whose place it runs
-    measurement: Measurement | None = None  # of a finished trial
+    measurement: Telemetry | None = None  # of a finished trial
     unhealthy: str | None = None  # why a finished trial must not win; None: healthy
     failure: FailureKind | None = None
     reason: str | None = None  # in words: why it failed or was stopped
+    memory: Mapping[str, MemoryFigures] = field(default_factory=dict)  # what a failed one had taken
+    predicted: Prediction | None = None  # before it ran
+    fresh: bool = False  # asked for: a process of its own, nothing reused
+    soak: bool = False  # asked for: the worst mix of lengths, to see the memory's peak
+    beside: Values | None = None  # asked for: interleaved with this configuration
+    spent_s: float | None = None  # wall time from start to end; None: it is not over
 
     @property
     def is_candidate(self) -> bool:
-        """True when its throughput may be compared: finished and healthy."""
-        return self.measurement is not None and self.unhealthy is None
+        """True when its throughput may be compared: finished in full, healthy, over ordinary data."""
+        return (
+            self.measurement is not None
+            and self.unhealthy is None
+            and self.measurement.stopped_early is None
+            and not self.soak
+        )
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -139,19 +120,26 @@ class Trial:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trial:
         """The trial that `to_json` described. Raises KeyError, TypeError or ValueError on anything else."""
-        measured = data["measurement"]
-        failure = data["failure"]
+        measured, failure, predicted = (data.get(name) for name in ("measurement", "failure", "predicted"))
         return cls(
             **{
                 **data,
                 "state": TrialState(data["state"]),
                 "failure": None if failure is None else FailureKind(failure),
-                "measurement": None if measured is None else _measurement(measured),
+                "measurement": None if measured is None else Telemetry.from_json(measured),
+                "memory": {name: MemoryFigures(**each) for name, each in data.get("memory", {}).items()},
+                "predicted": None if predicted is None else Prediction(**predicted),
             }
         )
 
-
-def _measurement(data: Mapping[str, Any]) -> Measurement:
-    causes = tuple(Cause(**cause) for cause in data["causes"])
-    waits = tuple((str(name), float(share)) for name, share in data["waits"])
-    return Measurement(**{**data, "causes": causes, "losses": tuple(data["losses"]), "waits": waits})
+    def judged(self, outcome: Outcome) -> Trial:
+        """The trial with its outcome: finished or failed, for a stated reason. Health is not looked at."""
+        if isinstance(outcome, Telemetry):
+            cleaned = without_nonsense(outcome)
+            nonsense = find_nonsense(cleaned)
+            if nonsense is None:
+                return self.replacing(state=TrialState.finished, measurement=cleaned)
+            outcome = nonsense
+        return self.replacing(
+            state=TrialState.failed, failure=outcome.kind, reason=outcome.reason, memory=outcome.memory
+        )

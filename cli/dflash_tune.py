@@ -43,7 +43,7 @@ def search(
     check_install()
     base = configure(config_file, settings, {"data.path": data})
     from autotune import search as searching
-    from autotune.agenda import Effort
+    from autotune.effort import Effort
     from autotune.machine import read_machine
     from autotune.runner import RecordedRunner
     from autotune.space import default_space

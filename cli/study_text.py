@@ -16,7 +16,8 @@ from reports import text
 
 if TYPE_CHECKING:
     from autotune.result import StudyResult
-    from autotune.search import ProgressEvent, SearchPlan
+    from autotune.search import SearchPlan
+    from autotune.study import ProgressEvent
     from autotune.trial import Trial
 
 contenders_at_most = 3  # the two fastest and the start: those are repeated

@@ -9,8 +9,9 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from autotune.agenda import Effort
-from autotune.result import Standing, StudyResult, load_study
+from autotune.effort import Effort
+from autotune.recommendation import Standing
+from autotune.result import StudyResult, load_study
 from autotune.trial import TrialState
 from reports import text
 from reports.charts import draw_trials

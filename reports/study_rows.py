@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from autotune.comparison import Interval
-from autotune.result import Standing, StudyResult
+from autotune.recommendation import Standing
+from autotune.result import StudyResult
 from autotune.trial import Trial, TrialState
 from reports import text
 from reports.charts import TrialPoint

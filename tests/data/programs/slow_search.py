@@ -9,11 +9,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from autotune.agenda import Effort
+from autotune.effort import Effort
 from autotune.machine import Machine
+from autotune.runner import Request
 from autotune.search import SearchPlan, search
 from autotune.space import Dimension, SearchSpace
-from autotune.trial import Measurement
+from autotune.telemetry import Telemetry
 from dflash.contract.config import load_config
 from dflash.contract.errors import DFlashError
 from dflash.contract.rundir import environment_variable
@@ -25,11 +26,12 @@ class SlowRunner:
     def __init__(self, seconds: str) -> None:
         self.seconds = seconds
 
-    def run(self, config, run_path: Path) -> Measurement:
-        environment = os.environ | {environment_variable: str(run_path)}
+    def run(self, request: Request) -> Telemetry:
+        config = request.config
+        environment = os.environ | {environment_variable: str(request.run_path)}
         subprocess.run(["sleep", self.seconds], env=environment, start_new_session=True, check=True)
         rate = speeds[config.transport.preset] * (1 + config.transport.depth / 100)
-        return Measurement(
+        return Telemetry(
             tokens_per_s=rate, low=rate * 0.99, high=rate * 1.01, windows=20, steps=20, supervised_tokens=100,
             losses=(3.0,) * 20,
         )  # fmt: skip

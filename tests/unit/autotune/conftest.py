@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 
-from autotune.agenda import Effort
+from autotune.effort import Effort
 from autotune.machine import Gpu, Machine
-from autotune.search import ProgressEvent, SearchPlan, search
+from autotune.runner import Request
+from autotune.search import SearchPlan, search
 from autotune.space import Dimension, SearchSpace
-from autotune.trial import Failed, FailureKind, Measurement, Outcome, Trial, TrialState
+from autotune.study import ProgressEvent
+from autotune.telemetry import Failed, FailureKind, Outcome, Telemetry
+from autotune.trial import Trial, TrialState
 from dflash.contract.config import TrainConfig, load_config
 
 base_knobs = (
@@ -44,7 +47,7 @@ def make_space(**choices: tuple[Any, ...]) -> SearchSpace:
     return SearchSpace(dimensions, make_base(), 3)
 
 
-def make_measurement(tokens_per_s: float, **changes: Any) -> Measurement:
+def make_measurement(tokens_per_s: float, **changes: Any) -> Telemetry:
     fields: dict[str, Any] = {
         "tokens_per_s": tokens_per_s,
         "low": tokens_per_s * 0.98,
@@ -54,7 +57,7 @@ def make_measurement(tokens_per_s: float, **changes: Any) -> Measurement:
         "supervised_tokens": 1000,
         "losses": falling,
     }
-    return Measurement(**{**fields, **changes})
+    return Telemetry(**{**fields, **changes})
 
 
 def make_trial(
@@ -86,14 +89,15 @@ class FakeRunner:
         self.ran: list[TrainConfig] = []
         self._random = random.Random(0)
 
-    def run(self, config: TrainConfig, run_path: Path) -> Outcome:
-        assert run_path.is_absolute()
-        assert not run_path.exists()
+    def run(self, request: Request) -> Outcome:
+        config = request.config
+        assert request.run_path.is_absolute()
+        assert not request.run_path.exists()
         self.ran.append(config)
         outcome = self.speed(config)
         if isinstance(outcome, BaseException):
             raise outcome
-        if isinstance(outcome, Measurement | Failed):
+        if isinstance(outcome, Telemetry | Failed):
             return outcome
         return make_measurement(outcome * (1 + self.noise * self._random.gauss(0, 1)))
 
@@ -119,7 +123,7 @@ def trial_of() -> Callable[..., Trial]:
 
 
 @pytest.fixture
-def measurement_of() -> Callable[..., Measurement]:
+def measurement_of() -> Callable[..., Telemetry]:
     return make_measurement
 
 

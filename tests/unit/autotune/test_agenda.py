@@ -2,14 +2,28 @@
 
 import pytest
 
-from autotune.agenda import Effort, describe_stop, find_contenders, plan_next, stretches
-from autotune.trial import FailureKind, TrialState
+from autotune.agenda import Agenda
+from autotune.effort import Effort
+from autotune.history import History, find_contenders
+from autotune.planning import describe_progress, stretches
+from autotune.planning import plan_next as plan
+from autotune.searcher import Stop
+from autotune.telemetry import FailureKind
+from autotune.trial import TrialState
 from dflash.contract.errors import UsageError
+
+
+def plan_next(space, trials, effort):
+    return plan(Agenda(), History(space, tuple(trials), effort))
+
+
+def describe_stop(space, trials, effort):
+    return describe_progress(History(space, tuple(trials), effort), plan_next(space, trials, effort))
 
 
 def carry_on(space, trials, effort, trial_of, outcome, limit=60):
     """Do what the agenda asks until it is done; `outcome(task)` is a speed or trial fields."""
-    while (task := plan_next(space, trials, effort)) is not None:
+    while not isinstance(task := plan_next(space, trials, effort), Stop):
         assert len(trials) < limit, "the agenda does not end"
         given = outcome(task)
         fields = given if isinstance(given, dict) else {"tokens_per_s": given}

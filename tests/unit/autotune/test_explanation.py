@@ -2,7 +2,7 @@
 
 from autotune.comparison import Interval
 from autotune.explanation import explain
-from autotune.trial import Cause
+from autotune.telemetry import Cause
 
 
 def test_changes_causes_and_waits_are_told(trial_of, measurement_of):

@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.measurement import classify_failure, measure_run
-from autotune.trial import Failed, FailureKind
+from autotune.telemetry import Failed, FailureKind
 
 
 @pytest.mark.parametrize(

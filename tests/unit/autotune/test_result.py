@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.agenda import Effort
+from autotune.effort import Effort
 from autotune.identity import identify
 from autotune.result import conclude, load_study
 from dflash.contract.errors import RunError

@@ -8,8 +8,8 @@ import time
 import psutil
 import pytest
 
-from autotune.runner import RecordedRunner
-from autotune.trial import Failed, FailureKind, Measurement
+from autotune.runner import RecordedRunner, Request
+from autotune.telemetry import Failed, FailureKind, Telemetry
 from dflash.contract.config import load_config
 from dflash.contract.rundir import RunDir
 
@@ -24,14 +24,16 @@ def run(tmp_path, data_dir, repository, monkeypatch):
         monkeypatch.setenv("FAKE_TRAINER", fate)
         run_path = tmp_path / f"{fate}{len(list(tmp_path.iterdir()))}" / "run"
         run_path.parent.mkdir()
-        return runner.run(load_config(None, assignments), run_path), run_path
+        config = load_config(None, assignments)
+        request = Request(values={}, config=config, seconds=1.0, run_path=run_path, number=0)
+        return runner.run(request), run_path
 
     return run_once
 
 
 def test_a_good_run_is_measured_and_diagnosed(run):
     outcome, run_path = run("ok", "transport.preset=pinned")
-    assert isinstance(outcome, Measurement)
+    assert isinstance(outcome, Telemetry)
     assert outcome.tokens_per_s == pytest.approx(20_000, rel=0.05)
     assert outcome.low <= outcome.tokens_per_s <= outcome.high
     assert (outcome.steps, outcome.supervised_tokens) == (30, 60_000)

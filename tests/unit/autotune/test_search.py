@@ -5,11 +5,11 @@ import math
 
 import pytest
 
-from autotune.agenda import Task
 from autotune.result import load_study
-from autotune.search import judge, trial_config
 from autotune.storage import TrialLog
-from autotune.trial import Failed, FailureKind, TrialState
+from autotune.study import judge
+from autotune.telemetry import Failed, FailureKind
+from autotune.trial import TrialState
 from dflash.contract.config import load_config
 from dflash.contract.errors import UsageError
 
@@ -41,8 +41,10 @@ def test_search_finds_and_writes_the_fastest(tmp_path, runner_of, searched, base
     assert load_study(tmp_path / "study") == result
 
 
-def test_trials_run_from_the_first_step_for_their_time(space, base_of):
-    config = trial_config(space, Task(values=space.configurations[3], why="", seconds=7.0))
+def test_trials_run_from_the_first_step_for_their_time(space, base_of, runner_of, searched):
+    runner = runner_of(speed)
+    searched(runner, trials=1, seconds=7.0)
+    (config,) = runner.ran
     assert config.run.max_seconds == 7.0
     assert config.run.checkpoint_every == -1  # a trial's weights are of no use
     length = {"run.max_seconds": 0.0, "run.checkpoint_every": 0}

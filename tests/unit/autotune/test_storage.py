@@ -10,7 +10,8 @@ from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
 from autotune.storage import TrialLog, journal_path, read_trials, study_lock, trial_dir
-from autotune.trial import FailureKind, TrialState
+from autotune.telemetry import FailureKind
+from autotune.trial import TrialState
 from dflash.contract.errors import RunError, UsageError
 
 

@@ -2,7 +2,8 @@
 
 import json
 
-from autotune.trial import Cause, FailureKind, Trial, TrialState
+from autotune.telemetry import Cause, FailureKind
+from autotune.trial import Trial, TrialState
 
 
 def test_trial_survives_strict_json(trial_of, measurement_of):

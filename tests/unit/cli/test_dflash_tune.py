@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.trial import Cause, Failed, FailureKind, Measurement, Outcome
-from dflash.contract.config import TrainConfig, load_config
+from autotune.runner import Request
+from autotune.telemetry import Cause, Failed, FailureKind, Outcome, Telemetry
+from dflash.contract.config import load_config
 
 Call = Callable[..., tuple[int, str, str]]
 small = ("--trials", "3", "--repeats", "1", "--seconds", "1")
@@ -18,10 +19,10 @@ small = ("--trials", "3", "--repeats", "1", "--seconds", "1")
 class FakeRunner:
     """Runs nothing: diagnosis would point at the transport, and be right."""
 
-    def run(self, config: TrainConfig, run_path: Path) -> Outcome:
-        run_path.mkdir(parents=True)
-        rate = 2000.0 if config.transport.preset == "peer" else 1000.0
-        return Measurement(
+    def run(self, request: Request) -> Outcome:
+        request.run_path.mkdir(parents=True)
+        rate = 2000.0 if request.config.transport.preset == "peer" else 1000.0
+        return Telemetry(
             tokens_per_s=rate,
             low=0.99 * rate,
             high=1.01 * rate,
@@ -34,13 +35,13 @@ class FakeRunner:
 
 
 class FailingRunner:
-    def run(self, config: TrainConfig, run_path: Path) -> Outcome:
-        run_path.mkdir(parents=True)
+    def run(self, request: Request) -> Outcome:
+        request.run_path.mkdir(parents=True)
         return Failed(FailureKind.crash, "killed by SIGSEGV in list[str] [/red]")
 
 
 class InterruptedRunner:
-    def run(self, config: TrainConfig, run_path: Path) -> Outcome:
+    def run(self, request: Request) -> Outcome:
         raise KeyboardInterrupt
 
 

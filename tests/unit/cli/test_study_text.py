@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.agenda import Effort
+from autotune.effort import Effort
 from autotune.machine import Machine
 from autotune.result import StudyResult
+from autotune.runner import Request
 from autotune.search import SearchPlan, search
 from autotune.space import default_space
-from autotune.trial import Cause, Failed, FailureKind, Measurement, Outcome
+from autotune.telemetry import Cause, Failed, FailureKind, Outcome, Telemetry
 from cli.study_text import SearchTalk, summarise_study
 from dflash.contract.config import TrainConfig, load_config
 
@@ -27,13 +28,13 @@ class JudgedRunner:
     def __init__(self, judge: Judge) -> None:
         self._judge = judge
 
-    def run(self, config: TrainConfig, run_path: Path) -> Outcome:
-        run_path.mkdir(parents=True)
-        return self._judge(config)
+    def run(self, request: Request) -> Outcome:
+        request.run_path.mkdir(parents=True)
+        return self._judge(request.config)
 
 
-def measured(tokens_per_s: float, cause: str) -> Measurement:
-    return Measurement(
+def measured(tokens_per_s: float, cause: str) -> Telemetry:
+    return Telemetry(
         tokens_per_s=tokens_per_s,
         low=0.99 * tokens_per_s,
         high=1.01 * tokens_per_s,

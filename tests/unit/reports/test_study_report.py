@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from autotune.agenda import Effort
+from autotune.effort import Effort
 from autotune.machine import Machine
 from autotune.result import StudyResult, load_study
+from autotune.runner import Request
 from autotune.search import SearchPlan, search
 from autotune.space import Dimension, SearchSpace
-from autotune.trial import Cause, Failed, FailureKind, Measurement, Outcome
+from autotune.telemetry import Cause, Failed, FailureKind, Outcome, Telemetry
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import RunError
 from reports import text
@@ -29,11 +30,11 @@ class PlayedRunner:
     def __init__(self, runs: Runs) -> None:
         self._runs = runs
 
-    def run(self, config: TrainConfig, run_path: Path) -> Outcome:
-        return self._runs(config)
+    def run(self, request: Request) -> Outcome:
+        return self._runs(request.config)
 
 
-def measured(tokens_per_s: float, **changes: object) -> Measurement:
+def measured(tokens_per_s: float, **changes: object) -> Telemetry:
     told = {
         "tokens_per_s": tokens_per_s,
         "low": tokens_per_s * 0.99,
@@ -43,7 +44,7 @@ def measured(tokens_per_s: float, **changes: object) -> Measurement:
         "supervised_tokens": 10_000,
         "losses": tuple(4 - 0.01 * step for step in range(20)),
     }
-    return Measurement(**(told | changes))  # type: ignore[arg-type]
+    return Telemetry(**(told | changes))  # type: ignore[arg-type]
 
 
 def presets_differ(config: TrainConfig) -> Outcome:

@@ -1,7 +1,7 @@
 """Which configuration is proposed next."""
 
-from autotune.searcher import exceeds_memory, propose
-from autotune.trial import Cause, FailureKind
+from autotune.proposals import exceeds_memory, propose
+from autotune.telemetry import Cause, FailureKind
 
 
 def at(space, **changes):

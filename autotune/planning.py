@@ -1,0 +1,153 @@
+"""The next run of a study: what any search does, whoever proposes; else what the searcher proposes.
+
+What was cut off is run again, a starting configuration with too few windows gets more time, a search that
+cannot succeed gives up, and budgets hold. Everything follows from the trials alone. Pure functions; knows
+nothing of running or storing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from autotune.history import History, explored, find_start
+from autotune.searcher import Searcher, Stop, Task
+from autotune.telemetry import FailureKind
+from autotune.trial import Trial, TrialState
+from dflash.contract.errors import DFlashError
+
+stretch_factor = 2.5  # of the trial length, when the starting configuration shows too few windows
+stretches = 3  # at most
+hopeless_failures = 3  # the first trials, all failed for one reason, before the search gives up
+
+
+def plan_next(searcher: Searcher, history: History, gpus: int = 0) -> Task | Stop:
+    """The next run, with its training time, or why there is none. `gpus`: those a GPU-hour is counted over.
+
+    Raises DFlashError when the searcher proposes what the space does not hold.
+    """
+    seconds = history.effort.seconds * stretch_factor ** min(stretches, len(_too_short_starts(history)))
+    spent = _find_spent_budget(history, gpus)
+    if spent is not None:
+        return spent
+    task = _rerun(history.trials) or _longer_start(history, seconds) or _give_up(history)
+    if task is None:
+        task = searcher.next(history)
+    if isinstance(task, Stop):
+        return task
+    if task.repeat_of is None and task.retry_of is None:
+        _check(task, history)
+        if len(explored(history.trials)) >= history.effort.trials:
+            return Stop("the effort is spent")
+    return task if task.seconds is not None else replace(task, seconds=seconds)
+
+
+def describe_progress(history: History, planned: Task | Stop) -> str:
+    """How far the search is, and why it stops there if it does."""
+    tried = explored(history.trials)
+    repeats = sum(trial.repeat_of is not None and trial.state.is_over for trial in history.trials)
+    parts = [f"{len(tried)} of {min(history.effort.trials, history.space.size)} configurations tried"]
+    parts += [f"{repeats} repeats"] if repeats else []
+    ending = planned.reason if isinstance(planned, Stop) else "not done yet"
+    return ", ".join([*parts, ending] if ending != "the effort is spent" else parts)
+
+
+def configurations_left(history: History) -> int:
+    """Configurations still to try, at most."""
+    return max(0, min(history.effort.trials, history.space.size) - len(explored(history.trials)))
+
+
+def spent_s(trials: Sequence[Trial]) -> float:
+    """Wall time that went into trials, finished or not, over all invocations."""
+    return sum(trial.spent_s or 0.0 for trial in trials)
+
+
+def _find_spent_budget(history: History, gpus: int) -> Stop | None:
+    seconds, effort = spent_s(history.trials), history.effort
+    if effort.minutes is not None and seconds >= 60 * effort.minutes:
+        return Stop(f"the {effort.minutes:g} minutes are spent")
+    if effort.gpu_hours is not None and seconds * gpus >= 3600 * effort.gpu_hours:
+        return Stop(f"the {effort.gpu_hours:g} GPU-hours are spent")
+    return None
+
+
+def _check(task: Task, history: History) -> None:
+    space = history.space
+    right = set(task.values) == set(space.paths) and all(
+        task.values[axis.path] in axis.choices for axis in space.dimensions
+    )
+    why_not = space.why_not(task.values) if right else "it does not lie in the space"
+    if why_not is not None:
+        raise DFlashError(
+            "the searcher proposed a configuration that cannot run", found=dict(task.values), where=why_not
+        )
+
+
+def _rerun(trials: Sequence[Trial]) -> Task | None:
+    """A run that says nothing of its configuration is made again."""
+    numbered = {trial.number: trial for trial in trials}
+    replaced = {trial.retry_of for trial in trials}
+    for trial in trials:
+        if trial.number not in replaced and _says_nothing(trial, numbered.get(_none_is(trial.retry_of))):
+            word = trial.failure if trial.state is TrialState.failed else trial.state
+            return Task(
+                values=trial.values,
+                why=f"trial {trial.number}: {word}",
+                seconds=trial.seconds,
+                repeat_of=trial.repeat_of,
+                retry_of=trial.number,
+                fresh=trial.fresh,
+                soak=trial.soak,
+                beside=trial.beside,
+                predicted=trial.predicted,
+            )
+    return None
+
+
+def _none_is(number: int | None) -> int:
+    return -1 if number is None else number
+
+
+def _says_nothing(trial: Trial, before: Trial | None) -> bool:
+    """Whether it was cut off, or lost its GPU, for which it is blamed only the second time."""
+    if trial.state in (TrialState.killed, TrialState.interrupted):
+        return True
+    lost = FailureKind.lost_gpu
+    return trial.failure is lost and (before is None or before.failure is not lost)
+
+
+def _longer_start(history: History, seconds: float) -> Task | None:
+    start = find_start(history.space, history.trials)
+    if start is None or start.failure is not FailureKind.too_short:
+        return None
+    if len(_too_short_starts(history)) > stretches:
+        return None
+    return Task(
+        values=start.values,
+        why=f"{start.seconds:g} s of training were too short",
+        seconds=seconds,
+        retry_of=start.number,
+    )
+
+
+def _too_short_starts(history: History) -> list[Trial]:
+    space = history.space
+    start = space.point(space.baseline)
+    return [
+        trial
+        for trial in history.trials
+        if trial.failure is FailureKind.too_short
+        and trial.repeat_of is None
+        and space.point(trial.values) == start
+    ]
+
+
+def _give_up(history: History) -> Stop | None:
+    """The first trials all failed alike. Memory is no such reason: smaller configurations may fit."""
+    tried = explored(history.trials)
+    complaints = {trial.complaint for trial in tried[:hopeless_failures]}
+    failed = [trial for trial in tried if trial.state is TrialState.failed]
+    alike = len(failed) == len(tried) >= hopeless_failures and len(complaints) == 1
+    if not alike or tried[0].failure is FailureKind.out_of_memory:
+        return None
+    return Stop(f"given up: the first {hopeless_failures} failed for the same reason")
