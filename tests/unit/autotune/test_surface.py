@@ -50,7 +50,7 @@ def test_intervals_hold_the_truth_about_as_often_as_they_say():
         reach = 1.645 * np.sqrt(covariance.diagonal())
         inside += sum(abs(m - truth(v)) <= r for m, v, r in zip(mean, every, reach, strict=True))
         total += len(every)
-    assert 0.8 <= inside / total
+    assert inside / total >= 0.8
 
 
 def test_a_ratio_within_one_run_tells_more_than_two_runs():
