@@ -19,9 +19,9 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 
+import dflash.held_parts
 import dflash.target
 import dflash.target_weights
-import dflash.trainer
 from benchmarks.contest import free_memory
 from dflash.contract.config import TrainConfig
 from dflash.contract.events import Probe
@@ -65,16 +65,16 @@ class LentRoles:
     @contextmanager
     def _lent(self, documents: Documents) -> Iterator[None]:
         """While a trainer is prepared, its parts come from here."""
-        trainer, weights = dflash.trainer, dflash.target_weights
+        parts, weights = dflash.held_parts, dflash.target_weights
         with ExitStack() as stack:
             for owner, name, ours in (
-                (trainer, "load_documents", lambda *_: documents),
+                (parts, "load_documents", lambda *_: documents),
                 (dflash.target, "read_target", self._read),
                 (weights, "build_seeded", self._draw_module),
                 (weights, "draw_seeded", self._draw_matrix),
-                (trainer, "init_drafter", lambda spec, _seed: _Wanted(spec)),
-                (trainer, "Replica", self._replica),
-                (trainer, "Target", self._target),
+                (parts, "init_drafter", lambda spec, _seed: _Wanted(spec)),
+                (parts, "Replica", self._replica),
+                (parts, "Target", self._target),
             ):
                 stack.enter_context(patch.object(owner, name, ours))
             yield

@@ -19,8 +19,8 @@ import pandas as pd
 import psutil
 import torch
 
+import dflash.held_parts
 import dflash.target
-import dflash.trainer
 from benchmarks.exposed_copies import exposed_copy_ns
 from benchmarks.pipeline_settings import Setting, configure, documents_for
 from benchmarks.target_case import build_body, std
@@ -100,7 +100,7 @@ def prepare_run(setting: Setting, tokens: int, split: str, changes: Sequence[str
     config = configure(setting, split, changes)
     documents = documents_for(setting, tokens)
     with (
-        patch.object(dflash.trainer, "load_documents", lambda *_: documents),
+        patch.object(dflash.held_parts, "load_documents", lambda *_: documents),
         patch.object(dflash.target, "read_target", read_again),
     ):
         return prepare(config, probe=probe)

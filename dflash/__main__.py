@@ -1,4 +1,4 @@
-"""The trainer as a child process: `python -m dflash run | check-data | plan | links | ceilings | gpus`.
+"""The trainer as a child process: `python -m dflash run | serve | check-data | plan | links | …`.
 
 Started by the commands in `cli`, which check the configuration first and need no torch. Everything for people
 goes to stderr; with --json one document goes to stdout.
@@ -35,6 +35,8 @@ def main(argv: list[str] | None = None) -> int:
             return _ceilings()
         if arguments.command == "gpus":
             return _gpus()
+        if arguments.command == "serve":
+            return _serve(arguments)
         return _run(arguments)
     except DFlashError as error:
         write_line(sys.stderr, error.render())
@@ -51,6 +53,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--run-dir", type=Path)
     run.add_argument("--trace", metavar="FIRST:LAST", help="optimizer steps to look at with torch.profiler")
     run.add_argument("--inject", metavar="FAULT:STRENGTH", help="plant a fault: see docs/fault-injection.md")
+    run.add_argument("--worst-case", action="store_true", help="on documents that need the most memory")
+    serve = commands.add_parser("serve", help="train what one asks for, again and again; dflash/serving.py")
+    serve.add_argument("--socket", type=Path, required=True)
     check = commands.add_parser("check-data", help="what the data would give")
     check.add_argument("config", type=Path)
     plan = commands.add_parser("plan", help="what the run would hold in memory")
@@ -77,10 +82,20 @@ def _run(arguments: argparse.Namespace) -> int:
         from dflash.faults.injection import prepare_injected
 
         session.prepare_trainer = partial(prepare_injected, arguments.inject)
+    elif arguments.worst_case:
+        from dflash.trainer import prepare
+
+        session.prepare_trainer = partial(prepare, worst_case=True)
     code, document = session.carry_out()
     if arguments.json:
         print_document(document)
     return code
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from dflash.serving import serve
+
+    return serve(arguments.socket)
 
 
 def open_run(run_dir: Path | None, config_path: Path | None) -> tuple[RunDir, TrainConfig]:

@@ -23,7 +23,7 @@ class CompiledRunner:
     """See LayerRunner; for views with rows in whole tiles."""
 
     def __init__(self, *, checkpointing: bool = False) -> None:
-        self._checkpointing = checkpointing
+        self.checkpointing = checkpointing
         self._fuse: Callable[..., Tensor] = compiled(_fuse, dynamic=None)
         self._run: Callable[..., Tensor] = compiled(_run, dynamic=None)
         self._close: Callable[..., Tensor] = compiled(_close, dynamic=None)
@@ -38,7 +38,7 @@ class CompiledRunner:
         """See LayerRunner."""
         tables = tuple(_tiles(table) for rotation in rotations for table in rotation)
         inputs = (layer, _tiles(x), _tiles(context), tables, view)
-        if self._checkpointing:
+        if self.checkpointing:
             out: Tensor = checkpoint(self._run, *inputs, **without_states)
         else:
             out = self._run(*inputs)

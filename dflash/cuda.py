@@ -154,7 +154,13 @@ class CudaDevice:
             "allocated_bytes": float(stats.get("allocated_bytes.all.current", 0)),
             "reserved_bytes": float(stats.get("reserved_bytes.all.current", 0)),
             "alloc_retries": float(stats.get("num_alloc_retries", 0)),
+            "peak_allocated_bytes": float(stats.get("allocated_bytes.all.peak", 0)),
+            "peak_reserved_bytes": float(stats.get("reserved_bytes.all.peak", 0)),
         }
+
+    def forget_peaks(self) -> None:
+        """See Device."""
+        torch.cuda.reset_peak_memory_stats(self.index)
 
     def facts(self) -> dict[str, Any]:
         """What the driver says of the GPU; the uuid is spelled as NVML spells it."""

@@ -83,7 +83,13 @@ class Device(Protocol):
         """Compute inside. Where roles that share it must take turns, waiting is a span `device_wait`."""
 
     def memory_figures(self) -> dict[str, float]:
-        """allocated_bytes, reserved_bytes, alloc_retries of torch's allocator; empty where there is none."""
+        """allocated_bytes, reserved_bytes, alloc_retries of torch's allocator; empty where there is none.
+
+        peak_allocated_bytes, peak_reserved_bytes: the most since `forget_peaks`, or ever.
+        """
+
+    def forget_peaks(self) -> None:
+        """From now on peaks count anew."""
 
     def facts(self) -> dict[str, Any]:
         """model, uuid, pci, memory_bytes: None where unknown."""
@@ -150,6 +156,9 @@ class LogicalDevice:
         """The CPU has no caching allocator."""
         return {}
 
+    def forget_peaks(self) -> None:
+        """Nothing to forget."""
+
     def facts(self) -> dict[str, Any]:
         """A logical device has no hardware facts."""
         return {"model": None, "uuid": None, "pci": None, "memory_bytes": None}
@@ -186,14 +195,13 @@ def open_devices(config: TrainConfig) -> DeviceSet:
     Roles on one device get the same object: between them nothing needs to be copied. Raises DeviceError when
     there are too few GPUs.
     """
-    split, count = config.split, config.device_count
     devices: Sequence[Device]
-    devices = _cuda_devices(config) if wants_cuda(config) else [LogicalDevice(i) for i in range(count)]
-    first_drafter = 0 if split.colocated else split.targets
-    return DeviceSet(
-        tuple(devices[i % count] for i in range(split.targets)),
-        tuple(devices[(first_drafter + i) % count] for i in range(split.drafters)),
-    )
+    if wants_cuda(config):
+        devices = _cuda_devices(config)
+    else:
+        devices = [LogicalDevice(i) for i in range(config.device_count)]
+    targets, drafters = (tuple(devices[place] for place in places) for places in config.role_places)
+    return DeviceSet(targets, drafters)
 
 
 def resolve_dtype(choice: str, device_type: str) -> torch.dtype:

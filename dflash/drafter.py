@@ -205,6 +205,8 @@ class Layer(nn.Module):
 class LayerRunner(Protocol):
     """How a drafter's parts are run: as they are, or compiled (`dflash/compiled_drafter.py`)."""
 
+    checkpointing: bool  # whether a layer keeps its inputs only, and runs again for its gradient
+
     def fuse(self, drafter: Drafter, features: Tensor) -> Tensor:
         """`drafter.fuse(features)`."""
 
@@ -221,7 +223,7 @@ class PlainRunner:
     """Parts as they are. With `checkpointing` a layer keeps its inputs, and runs again for its gradient."""
 
     def __init__(self, *, checkpointing: bool = False) -> None:
-        self._checkpointing = checkpointing
+        self.checkpointing = checkpointing
 
     def fuse(self, drafter: Drafter, features: Tensor) -> Tensor:
         """See LayerRunner."""
@@ -232,7 +234,7 @@ class PlainRunner:
     ) -> Tensor:
         """See LayerRunner."""
         inputs = (layer, x, context, rotations, view)
-        out: Tensor = checkpoint(_run, *inputs, **without_states) if self._checkpointing else _run(*inputs)
+        out: Tensor = checkpoint(_run, *inputs, **without_states) if self.checkpointing else _run(*inputs)
         return out
 
     def close(self, norm: RMSNorm, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ count its parameters.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -131,8 +131,12 @@ def make_plan(
     documents: Documents,
     tokenizer: ChatTokenizer,
     routes: Sequence[Route],
+    held_bytes: Mapping[str, int] | None = None,
 ) -> MemoryPlan:
-    """The plan of a run on these devices with these documents. `routes`: of `find_routes`."""
+    """The plan of a run on these devices with these documents. `routes`: of `find_routes`.
+
+    `held_bytes`: what this process has already at each place and the run takes over or reuses.
+    """
     model = read_config(config.target.model)
     spec = TargetSpec.of(model, config.target.model)
     taps = resolve_taps(config.drafter, spec.layers)
@@ -160,10 +164,13 @@ def make_plan(
         prefetch_depth=config.pipeline.prefetch_depth,
         checkpoints=config.run.checkpoint_every >= 0,
     )
-    free = {host: _host_free_bytes()}
+    free: dict[str, int | None] = {host: _host_free_bytes()}
     for device in devices.all:
         if not device.emulated:
             free[device.name] = torch.cuda.mem_get_info(device.torch_device)[0]
+    for place, held in (held_bytes or {}).items():
+        known = free.get(place)
+        free[place] = None if known is None else known + held
     memory = psutil.Process().memory_info()
     return MemoryPlan(facts, plan_memory(facts), free, memory.rss - memory.shared)
 

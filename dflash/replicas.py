@@ -59,6 +59,22 @@ class Replica:
         """Whether the first batch takes a compilation."""
         return takes_tiles(self.config.drafter, self.drafter.spec, self.device.torch_device.type)
 
+    def begin_again(self, weights: Mapping[str, Tensor], config: TrainConfig) -> None:
+        """Be as a new replica with these weights (by parameter name) is; what a run before left is dropped.
+
+        The run must have ended. Kernels that stay the same stay compiled.
+        """
+        if config.drafter.attention != self.config.drafter.attention:
+            place = self.device.torch_device
+            self._view_of, self.drafter.runner = choose_kernels(config, self.drafter.spec, place)
+        self.drafter.runner.checkpointing = config.drafter.checkpointing == "layers"
+        self.config, self.settled = config, reached
+        self.take_gradients()
+        self.take_figures()
+        with torch.no_grad():
+            for name, parameter in self.drafter.named_parameters():
+                parameter.copy_(weights[name])
+
     def plan(self, batch: Batch) -> Batch:
         """The batch with what can be made for `train` ahead of it, on the CPU."""
         if batch.sent is not None:

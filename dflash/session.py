@@ -50,6 +50,12 @@ class Interruption:
         for number in signal_exit_codes:
             signal.signal(number, self._handle)
 
+    def remove(self) -> None:
+        """Both signals end the process again; the trainer is let go."""
+        self.trainer = None
+        for number in signal_exit_codes:
+            signal.signal(number, signal.SIG_DFL)
+
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         self.received.append(signal.Signals(number))
         if self.trainer is None:
@@ -75,6 +81,7 @@ class Session:
     trace: StepRange | None = None  # steps to look at with torch.profiler
     prepare_trainer: Callable[..., Trainer] = prepare
     interruption: Interruption = field(default_factory=Interruption)
+    attend: Callable[[Trainer], None] = lambda trainer: None  # several times a second while it trains
     _next_line_s: float = 0.0
 
     def carry_out(self) -> tuple[int, dict[str, Any]]:
@@ -186,6 +193,7 @@ class Session:
 
     def _watch(self, trainer: Trainer) -> None:
         self.interruption.watch()
+        self.attend(trainer)
         now = time.monotonic()
         if now >= self._next_line_s:
             self._next_line_s = now + self.config.run.console_every_s

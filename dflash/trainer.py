@@ -6,12 +6,12 @@ Knows nothing of command lines or exit codes.
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -29,29 +29,27 @@ from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError, DFlashError
 from dflash.contract.events import Probe, silent
 from dflash.counters import Counters
-from dflash.devices import DeviceSet, Moment, open_devices
-from dflash.documents import Documents, load_documents
-from dflash.drafter import Drafter, DrafterSpec, init_drafter
+from dflash.devices import DeviceSet, Moment
+from dflash.documents import Documents
 from dflash.edge_check import check_edges
-from dflash.leak_probe import choose_layout
+from dflash.held_parts import HeldParts
 from dflash.loss_health import LossHealth
-from dflash.mask_token import resolve_mask_token
 from dflash.memory_check import MemoryPlan, make_plan
 from dflash.packing import LayoutKind
 from dflash.pipeline import PipelineState
-from dflash.replicas import Replica, ReplicaGroup
+from dflash.replicas import ReplicaGroup
 from dflash.routes import Route, find_routes
 from dflash.schedule import open_schedule
 from dflash.stages import DrafterStep, Prefetch, Stage, TargetForward
 from dflash.stopwatch import Stopwatch
-from dflash.target import LoadedTarget, Target, load_target
-from dflash.tokenizer import open_tokenizer
+from dflash.target import Target
 from dflash.transport import Transport, open_transport
 from dflash.trimming import trim
 from dflash.window import WindowTurns, batches, steps_in_all
 from dflash.window_books import WindowBooks
 from dflash.window_end import WindowFigures
 from dflash.window_progress import WindowProgress
+from dflash.worst_case import make_worst
 
 join_grace_s = 20.0  # after a failure
 stop_grace_s = 120.0  # after a stop, when a long forward or a checkpoint may be worth waiting for
@@ -138,6 +136,7 @@ class Trainer:
         stages = self._stages()
         for device in self.devices.all:
             device.record().wait()  # weights were copied on this thread's streams, stages have their own
+            device.forget_peaks()
         self._compilations.install()
         for stage in stages:
             stage.thread.start()
@@ -172,6 +171,8 @@ class Trainer:
     def _end(self, stages: list[Stage]) -> None:
         """Wait for the threads. Raises the first failure."""
         self._join(stages)
+        with suppress(RuntimeError):  # a device in trouble may refuse even its figures
+            self._measure_memory(at_once=True)
         self._close_books()
         self._compilations.look()
         self._compilations.remove()
@@ -255,9 +256,9 @@ class Trainer:
         for trouble in self._health.check(window, figures):
             self.probe.mark("warning", window=window.step, note=trouble)
 
-    def _measure_memory(self) -> None:
+    def _measure_memory(self, *, at_once: bool = False) -> None:
         """Gauges of every device's allocator, about once a second however long windows are."""
-        if time.monotonic() < self._next_memory_s:
+        if not at_once and time.monotonic() < self._next_memory_s:
             return
         self._next_memory_s = time.monotonic() + memory_every_s
         for device in {device.name: device for device in self.devices.all}.values():
@@ -321,54 +322,59 @@ class Trainer:
         return [(self.q_pre.name, self.q_pre.depth(), self.q_pre.capacity), *self.transport.depths()]
 
 
-def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe = silent) -> Trainer:
-    """Load and check everything. Raises UsageErrors; starts nothing."""
+def prepare(
+    config: TrainConfig,
+    *,
+    run_path: Path | None = None,
+    probe: Probe = silent,
+    parts: HeldParts | None = None,
+    worst_case: bool = False,
+) -> Trainer:
+    """Load and check everything. Raises UsageErrors; starts nothing.
+
+    `parts`: of a run before in this process, which has ended; what they hold is not loaded again.
+    `worst_case`: train on made-up documents, of which no mix needs more memory (see `make_worst`).
+    """
     taken = Stopwatch()
-    devices = open_devices(config)
+    if parts is None:
+        parts = HeldParts(config)
+    parts.check(config)
+    devices = parts.devices
     with taken.part("links"):
         check_edges(devices, config.transport_choice)
         routes = find_routes(devices, config.transport_choice, config.devices)
-    if devices.emulated:
-        torch.set_num_threads(config.devices.cpu_threads)
-    if config.run.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it matrix products refuse
-        torch.use_deterministic_algorithms(True)
+    _set_up_torch(config, devices)
     with probe.span("load"):
         with taken.part("data"):
-            tokenizer = open_tokenizer(config.target)
-            documents = load_documents(config, tokenizer)
+            documents = parts.documents
+            if worst_case:
+                config, documents = make_worst(config, documents)
         with taken.part("memory plan"):
-            memory = make_plan(config, devices, documents, tokenizer, routes)
+            memory = make_plan(config, devices, documents, parts.tokenizer, routes, parts.held_bytes())
             if config.devices.memory_plan == "refuse":
                 memory.check()
-        with taken.part("target"):
-            loaded = load_target(config, device_type=devices.targets[0].torch_device.type)
+        roles = parts.take_roles(config, taken)
     total_steps = steps_in_all(documents.lengths, config)
-    mask = resolve_mask_token(config.drafter.mask_token_id, tokenizer, loaded.spec.vocab)
     with taken.part("drafters"):
-        spec = DrafterSpec.of(config.drafter, loaded.spec, loaded.taps, mask_token_id=mask)
-        replicas = _replicas(config, init_drafter(spec, config.drafter.seed), loaded, devices)
         ways = {(route.src, route.dst): route.path for route in routes}
-        group = ReplicaGroup(replicas, config, total_steps, ways)
+        group = ReplicaGroup(roles.replicas, config, total_steps, ways)
         first_step = _resume(config, group, documents, total_steps)
-    with taken.part("target"):
-        targets = [Target(loaded, device.torch_device) for device in devices.targets]
-    each_bytes = loaded.embedding.element_size()
     with taken.part("leak probe"):
-        layout = choose_layout(config, targets[0])
-    guard_traces()
-    with taken.part("compiling"):
-        _warm_up(batches(documents, config, layout=layout), devices, targets, group)
+        layout = parts.layout(config)
+    if not parts.is_warm(config, layout):
+        with taken.part("compiling"):
+            _warm_up(batches(documents, config, layout=layout), devices, roles.targets, group)
+    token_bytes = len(roles.taps) * roles.spec.hidden * roles.each_bytes
     return Trainer(
         config=config,
         devices=devices,
         documents=documents,
-        targets=targets,
+        targets=roles.targets,
         group=group,
         layout=layout,
         memory=memory,
         routes=routes,
-        item_bytes=_tokens_at_once(config, documents) * len(loaded.taps) * loaded.spec.hidden * each_bytes,
+        item_bytes=_tokens_at_once(config, documents) * token_bytes,
         first_step=first_step,
         total_steps=total_steps,
         checkpoints=None if run_path is None else run_path / "checkpoints",
@@ -378,13 +384,14 @@ def prepare(config: TrainConfig, *, run_path: Path | None = None, probe: Probe =
     )
 
 
-def _replicas(config: TrainConfig, first: Drafter, loaded: LoadedTarget, devices: DeviceSet) -> list[Replica]:
-    """A replica for each drafter device, all with the weights of `first`."""
-    copies = [copy.deepcopy(first) for _ in devices.drafters[1:]]
-    return [
-        Replica(drafter, loaded.embedding, loaded.head, device, config)
-        for drafter, device in zip([first, *copies], devices.drafters, strict=True)
-    ]
+def _set_up_torch(config: TrainConfig, devices: DeviceSet) -> None:
+    """What holds for the whole process."""
+    guard_traces()
+    if devices.emulated:
+        torch.set_num_threads(config.devices.cpu_threads)
+    if config.run.deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it matrix products refuse
+        torch.use_deterministic_algorithms(True)
 
 
 def _tokens_at_once(config: TrainConfig, documents: Documents) -> int:

@@ -17,7 +17,8 @@ Span names (stage: prefetch, target, drafter, trainer):
 Marks:   window (window end at completion: tokens, note=JSON of loss figures), take (a drafter took a batch;
          note "home" or "away"), dispatch, start, stop, warning (note), accounting (note)
 Gauges:  depth and capacity (channel; value), allocated_bytes, reserved_bytes, alloc_retries,
-         recompiles, autotune_s, lr, loss, accuracy
+         peak_allocated_bytes, peak_reserved_bytes (the most since training began), recompiles,
+         autotune_s, lr, loss, accuracy
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def test_weights_are_counted_without_being_loaded() -> None:
 
 def test_a_run_that_cannot_fit_is_refused_before_weights_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dflash.memory_check._host_free_bytes", lambda: 1_000_000)
-    monkeypatch.setattr("dflash.trainer.load_target", lambda *_, **__: pytest.fail("weights were loaded"))
+    monkeypatch.setattr("dflash.held_parts.load_target", lambda *_, **__: pytest.fail("weights were loaded"))
     with pytest.raises(DeviceError) as caught:
         prepare(configure())
     error = caught.value
