@@ -1,0 +1,163 @@
+"""What a study teaches beyond its recommendation: knobs, predictions, trade-offs, failures, larger machines.
+
+Everything comes from the stored trials and, for larger machines, from the recommended run's own forecast.
+Takes seconds. Knows nothing of rendering.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from autotune.comparison import Interval, normal_quantile
+from autotune.history import group_runs
+from autotune.knob_worth import KnobWorths, judge_knobs
+from autotune.prediction_record import PredictionRecord, judge_predictions
+from autotune.projection import Projections, project
+from autotune.result import StudyResult
+from autotune.space import Space
+from autotune.surface import Reading
+from autotune.tradeoffs import TradeOffs, weigh
+from autotune.training_length import TrainingLength, read_length
+from autotune.trial import Trial, TrialState
+
+unknown_deviation: Final = 0.0  # of a run that tells no interval: the noise between runs is then all there is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialGroup:
+    """Trials to which the same happened."""
+
+    reason: str
+    trials: tuple[int, ...]
+    example: str  # the whole of what the first one said
+
+    @property
+    def count(self) -> int:
+        return len(self.trials)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lessons:
+    """All of it. Groups are ordered, most common first."""
+
+    length: TrainingLength
+    knobs: KnobWorths
+    predictions: PredictionRecord
+    trade_offs: TradeOffs
+    failed: tuple[TrialGroup, ...]
+    excluded: tuple[TrialGroup, ...]  # finished, and unhealthy
+    stopped_early: tuple[TrialGroup, ...]
+    projections: Projections
+
+    def to_json(self) -> dict[str, Any]:
+        """Strict JSON of everything above."""
+        return {name: _plain(getattr(self, name)) for name in (f.name for f in dataclasses.fields(self))}
+
+
+def learn(result: StudyResult, *, forecast: bool = True) -> Lessons:
+    """What `result` teaches. Without `forecast` no larger machine is looked at."""
+    space = result.identity.search_space()
+    trials = result.trials
+    ran = [result.run_path(trial) for trial in trials if trial.measurement is not None]
+    return Lessons(
+        length=read_length(result.identity.base().run.epochs, ran),
+        knobs=value_knobs(space, trials, result.fastest, result.effort.tolerance),
+        predictions=judge_predictions(trials),
+        trade_offs=weigh(result.standings, trials, emulated=result.identity.emulated),
+        failed=group_failed(trials),
+        excluded=_group(trials, lambda trial: trial.unhealthy),
+        stopped_early=_group(trials, lambda trial: trial.measurement and trial.measurement.stopped_early),
+        projections=_project(result) if forecast else Projections(reason="not asked for"),
+    )
+
+
+def value_knobs(
+    space: Space, trials: Sequence[Trial], winner: Trial | None, tolerance: float = 0.02
+) -> KnobWorths:
+    """What each knob was worth to `winner`, told by all trials."""
+    if winner is None:
+        return KnobWorths(
+            knobs=(), order=(), error=None, inside=None, reason="no configuration was found to ask about"
+        )
+    choices = {axis.path: axis.choices for axis in space.dimensions}
+    failed = [
+        (trial.values, f"trial {trial.number}: {trial.failure}")
+        for trial in trials
+        if trial.state is TrialState.failed
+    ]
+    return judge_knobs(
+        choices,
+        list(read_rates(trials)),
+        winner.values,
+        space.baseline,
+        failed=failed,
+        tolerance=tolerance,
+    )
+
+
+def read_rates(trials: Sequence[Trial]) -> Iterator[Reading]:
+    """What the comparable trials say of speed: their rates, and ratios measured within one run."""
+    for trial in trials:
+        measured = trial.measurement
+        if measured is None or not trial.is_candidate:
+            continue
+        deviation = unknown_deviation
+        if measured.low is not None and measured.high is not None:
+            deviation = math.log(measured.high / measured.low) / (2 * normal_quantile)
+        yield Reading(values=trial.values, log_rate=math.log(measured.tokens_per_s), deviation=deviation)
+        if measured.beside is not None:
+            yield Reading(
+                values=trial.values,
+                log_rate=measured.beside.log_ratio,
+                deviation=measured.beside.deviation,
+                against=measured.beside.values,
+            )
+
+
+def group_failed(trials: Sequence[Trial]) -> tuple[TrialGroup, ...]:
+    """Trials that failed, by what their reasons have in common."""
+    return _group(trials, lambda trial: trial.complaint if trial.state is TrialState.failed else None)
+
+
+def _group(trials: Sequence[Trial], reason_of: Any) -> tuple[TrialGroup, ...]:
+    groups: dict[str, list[Trial]] = {}
+    for trial in trials:
+        reason = reason_of(trial)
+        if reason:
+            groups.setdefault(reason, []).append(trial)
+    told = [
+        TrialGroup(
+            reason=reason,
+            trials=tuple(trial.number for trial in group),
+            example=group[0].reason or reason,
+        )
+        for reason, group in groups.items()
+    ]
+    return tuple(sorted(told, key=lambda group: (-group.count, group.trials)))
+
+
+def _project(result: StudyResult) -> Projections:
+    """From the fastest of the recommended configuration's runs that is still there."""
+    best = result.best
+    if best is None:
+        return Projections(reason="no configuration can be recommended")
+    runs = [run for run in group_runs(result.trials).get(best.number, ()) if run.is_candidate]
+    paths = [result.run_path(run) for run in reversed(runs)]
+    there = next((path for path in paths if (path / "run.json").exists()), None)
+    if there is None:
+        return Projections(reason="none of its runs left a run directory")
+    return project(there)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Interval):
+        return {"mid": value.mid, "low": value.low, "high": value.high}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return value
