@@ -60,12 +60,18 @@ class TrialLog:
         self._load()
 
     @property
+    def root(self) -> Path:
+        """The study's directory."""
+        return self._dir
+
+    @property
     def trials(self) -> tuple[Trial, ...]:
         """All trials, by number."""
         return tuple(self._trials[number] for number in sorted(self._trials))
 
     @property
     def next_number(self) -> int:
+        """The number of the next trial."""
         return max(self._trials, default=-1) + 1
 
     def save(self, trial: Trial) -> None:
