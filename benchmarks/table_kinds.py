@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.table_cells import number, percent
+from benchmarks.tuner_tables import tuner_contest
 
 Document = dict[str, Any]
 Table = tuple[list[str], list[list[Any]]]
@@ -402,4 +403,5 @@ kinds: dict[str, Callable[[Document], Table]] = {
     "labelled_suite": labelled_suite,
     "whatif_accuracy": whatif_accuracy,
     "whatif_on_gpus": whatif_on_gpus,
+    "tuner_contest": tuner_contest,
 }
