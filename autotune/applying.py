@@ -6,11 +6,21 @@ starting configuration it applies where that whole configuration lies in it. Pur
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from autotune.space import Space
 from autotune.telemetry import Values
+from autotune.trial import Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Stray:
+    """A trial of an earlier space that says nothing in this one."""
+
+    trial: Trial
+    reason: str
 
 
 def base_values(space: Space) -> Mapping[str, Any]:
@@ -35,3 +45,16 @@ def translate(values: Values, space: Space, base: Mapping[str, Any]) -> tuple[di
         translated[axis.path] = value
     reason = space.why_not(translated)
     return (translated, "") if reason is None else (None, reason)
+
+
+def sort_out(trials: Iterable[Trial], space: Space) -> tuple[tuple[Trial, ...], tuple[Stray, ...]]:
+    """The trials that apply to `space`, with their values in it, and those that do not."""
+    base = base_values(space)
+    applying, strays = [], []
+    for trial in trials:
+        values, reason = translate(trial.values, space, base)
+        if values is None:
+            strays.append(Stray(trial, reason))
+        else:
+            applying.append(trial.replacing(values=values))
+    return tuple(applying), tuple(strays)

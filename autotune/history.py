@@ -21,6 +21,12 @@ class History:
     space: Space
     trials: tuple[Trial, ...]
     effort: Effort
+    stray_s: float = 0.0  # wall time of trials of an earlier space: it is spent all the same
+
+    @property
+    def spent_s(self) -> float:
+        """Wall time that went into trials, finished or not, over all invocations."""
+        return self.stray_s + sum(trial.spent_s or 0.0 for trial in self.trials)
 
 
 def explored(trials: Sequence[Trial]) -> tuple[Trial, ...]:

@@ -1,8 +1,8 @@
 """What must be equal for the trials of a study to be comparable, kept in STUDY_DIR/study.json.
 
 A search that is started on an existing study must match it: same machine, same model and data, same
-configuration, same space, same trial length, same version. Otherwise results of different things would be
-mixed. Knows nothing of trials.
+configuration, same trial length, same version. Otherwise results of different things would be mixed. The
+space may change: which trials still apply is told by their values (applying.py). Knows nothing of trials.
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from autotune.arithmetic import Limits
+from autotune.default_space import is_emulated
 from autotune.machine import Machine
-from autotune.space import Dimension, SearchSpace, is_emulated
+from autotune.space import Dimension, SearchSpace
 from dflash.contract.config import TrainConfig, from_values
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.knobs import flatten
@@ -40,26 +42,34 @@ class Identity:
     seconds: float  # training time of a trial
     inputs: Mapping[str, Any]  # fingerprints of model and data
     created_utc: str = field(compare=False)
+    limits: Mapping[str, Any] = field(default_factory=dict, compare=False)  # of memory, for arithmetic
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": schema_version, **dataclasses.asdict(self)}
 
     def search_space(self) -> SearchSpace:
         """The space as it was described. Raises UsageError where this version no longer knows its knobs."""
-        dimensions = tuple(Dimension(path, tuple(choices)) for path, choices in self.space.items())
-        return SearchSpace(dimensions, self.base(), self.devices)
+        # What was accepted once is not asked again, so knobs that change what is trained are taken as they are.
+        dimensions = tuple(
+            Dimension(path, choices, changes_training=True) for path, choices in self.space.items()
+        )
+        return SearchSpace(dimensions, self.base(), self.devices, Limits(**self.limits))
 
     def base(self) -> TrainConfig:
         return from_values(self.config)
 
     def differences(self, other: Identity) -> list[str]:
-        """What differs in `other`, one line each."""
-        ours, theirs = flatten(self.to_json()), flatten(other.to_json())
-        return [
-            f"{name}: {_text(ours.get(name))}, now {_text(theirs.get(name))}"
-            for name in sorted({*ours, *theirs} - {"created_utc"})
-            if ours.get(name) != theirs.get(name)
-        ]
+        """What differs in `other` and must not, one line each."""
+        ours, theirs = flatten(self._binding()), flatten(other._binding())
+        return _differences(ours, theirs)
+
+    def changes_of_space(self, other: Identity) -> list[str]:
+        """What differs in the space of `other`, one line each."""
+        return _differences(self.space, other.space)
+
+    def _binding(self) -> dict[str, Any]:
+        free = ("created_utc", "space", "limits")
+        return {name: value for name, value in self.to_json().items() if name not in free}
 
 
 def identify(space: SearchSpace, machine: Machine, seconds: float) -> Identity:
@@ -78,6 +88,7 @@ def identify(space: SearchSpace, machine: Machine, seconds: float) -> Identity:
             "tokenizer": fingerprint(space.base.target.tokenizer),
         },
         created_utc=utc_now(),
+        limits=dataclasses.asdict(space.limits),
     )
     # Through JSON once, so that it equals what a later search reads back (tuples become lists).
     return _from_json(json.loads(json.dumps(described.to_json())))
@@ -86,7 +97,7 @@ def identify(space: SearchSpace, machine: Machine, seconds: float) -> Identity:
 def settle_identity(study_dir: Path, identity: Identity) -> Identity:
     """The study's identity: `identity` for a new study, else the stored one if it matches.
 
-    Raises UsageError naming everything that differs.
+    A changed space is written down; what else differs is named in a UsageError.
     """
     path = study_dir / "study.json"
     if not path.exists():
@@ -101,7 +112,11 @@ def settle_identity(study_dir: Path, identity: Identity) -> Identity:
             found="\n    ".join(["", *differences]),
             remedy="use another --study-dir for a new study",
         )
-    return stored
+    if stored.space == identity.space:
+        return stored
+    settled = dataclasses.replace(stored, space=identity.space)
+    write_json(path, settled.to_json())
+    return settled
 
 
 def read_identity(study_dir: Path) -> Identity:
@@ -162,7 +177,15 @@ def _sample(path: Path) -> bytes:
 
 def _from_json(data: Mapping[str, Any]) -> Identity:
     names = {f.name for f in dataclasses.fields(Identity)}
-    return Identity(**{name: data[name] for name in names})
+    return Identity(**{name: data[name] for name in names if name != "limits" or name in data})
+
+
+def _differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+    return [
+        f"{name}: {_text(ours.get(name))}, now {_text(theirs.get(name))}"
+        for name in sorted({*ours, *theirs})
+        if ours.get(name) != theirs.get(name)
+    ]
 
 
 def _text(value: Any) -> str:

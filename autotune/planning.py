@@ -57,13 +57,8 @@ def configurations_left(history: History) -> int:
     return max(0, min(history.effort.trials, history.space.size) - len(explored(history.trials)))
 
 
-def spent_s(trials: Sequence[Trial]) -> float:
-    """Wall time that went into trials, finished or not, over all invocations."""
-    return sum(trial.spent_s or 0.0 for trial in trials)
-
-
 def _find_spent_budget(history: History, gpus: int) -> Stop | None:
-    seconds, effort = spent_s(history.trials), history.effort
+    seconds, effort = history.spent_s, history.effort
     if effort.minutes is not None and seconds >= 60 * effort.minutes:
         return Stop(f"the {effort.minutes:g} minutes are spent")
     if effort.gpu_hours is not None and seconds * gpus >= 3600 * effort.gpu_hours:

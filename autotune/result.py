@@ -13,14 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from autotune.agenda import Agenda
+from autotune.applying import Stray, sort_out
 from autotune.comparison import Interval, Noise, Rate, compare, measure_noise
+from autotune.default_searcher import default_searcher
 from autotune.effort import Effort
 from autotune.explanation import explain
 from autotune.history import History, find_start
 from autotune.identity import Identity, read_identity
 from autotune.planning import describe_progress, plan_next
-from autotune.recommendation import Standing, find_fastest, find_rates, rank
+from autotune.recommendation import Standing, find_rates, rank, recommend
+from autotune.searcher import Searcher
 from autotune.space import SearchSpace
 from autotune.storage import read_trials
 from autotune.study import count_complaints
@@ -41,13 +43,15 @@ class StudyResult:
     study_dir: Path
     identity: Identity
     effort: Effort
-    space_size: int
-    trials: tuple[Trial, ...]
+    space: SearchSpace
+    trials: tuple[Trial, ...]  # those that apply to the space
+    strays: tuple[Stray, ...]  # those of an earlier space that do not, with the reason
     standings: tuple[Standing, ...]  # comparable configurations, fastest first
     start: Trial | None  # the trial of the starting configuration
     fastest: Trial | None
     best: Trial | None  # what is recommended
     gain: Interval | None  # the fastest ÷ the start; None when one of them is not known
+    gains: Mapping[int, Interval]  # {first trial: ÷ the start} of all standings; empty without a start
     verdict: str
     equals: tuple[int, ...]  # trials that the noise does not tell from the fastest
     why: tuple[str, ...]  # sentences
@@ -82,7 +86,7 @@ class StudyResult:
             "schema": json_schema_version,
             "study_dir": str(self.study_dir),
             "study": self.identity.to_json(),
-            "space_size": self.space_size,
+            "space_size": self.space.size,
             "verdict": self.verdict,
             "best": None if self.best is None else self.best.number,
             "fastest": None if self.fastest is None else self.fastest.number,
@@ -93,10 +97,16 @@ class StudyResult:
             "stop": self.stop,
             "failures": [{"reason": reason, "trials": count} for reason, count in self.failures],
             "standings": [
-                {"trial": s.trial.number, "runs": s.runs, "tokens_per_s": _interval_json(s.tokens_per_s)}
+                {
+                    "trial": s.trial.number,
+                    "runs": s.runs,
+                    "tokens_per_s": _interval_json(s.tokens_per_s),
+                    "gain": _interval_json(self.gains.get(s.trial.number)),
+                }
                 for s in self.standings
             ],
             "trials": [trial.to_json() for trial in self.trials],
+            "not_applying": [{"trial": s.trial.to_json(), "reason": s.reason} for s in self.strays],
         }
 
 
@@ -108,34 +118,45 @@ def load_study(study_dir: Path) -> StudyResult:
 
 
 def conclude(
-    study_dir: Path, identity: Identity, space: SearchSpace, trials: Sequence[Trial], effort: Effort
+    study_dir: Path,
+    identity: Identity,
+    space: SearchSpace,
+    all_trials: Sequence[Trial],
+    effort: Effort,
+    searcher: Searcher | None = None,
 ) -> StudyResult:
-    """What `trials` amount to."""
-    history = History(space, tuple(trials), effort)
+    """What the trials amount to; `searcher` is the default one if it is left out."""
+    searcher = searcher or default_searcher()
+    trials, strays = sort_out(all_trials, space)
+    history = History(space, trials, effort, sum(stray.trial.spent_s or 0.0 for stray in strays))
+    planned = plan_next(searcher, history, len(identity.machine["gpus"]))
     rates = find_rates(trials)
     noise = measure_noise(rates)
     standings = rank(trials, rates, noise)
     start = find_start(space, trials)
-    fastest = find_fastest(history, standings)
-    gain = _gain(fastest, start, rates, noise)
+    fastest = recommend(searcher, history)
+    gains = _gains(start, rates, noise)
+    gain = gains.get(fastest.number) if fastest else None
     verdict, best = _judge(fastest, start, gain, effort.tolerance)
     equals = _find_equals(fastest, rates, noise)
     return StudyResult(
         study_dir=study_dir,
         identity=identity,
         effort=effort,
-        space_size=space.size,
-        trials=tuple(trials),
+        space=space,
+        trials=trials,
+        strays=strays,
         standings=standings,
         start=start,
         fastest=fastest,
         best=best,
         gain=gain,
+        gains=gains,
         verdict=verdict,
         equals=equals,
         why=tuple(explain(verdict, fastest, start, gain, equals)),
         failures=count_complaints(trials),
-        stop=describe_progress(history, plan_next(Agenda(), history)),
+        stop=describe_progress(history, planned),
     )
 
 
@@ -160,14 +181,12 @@ def read_effort(study_dir: Path) -> Effort:
         raise RunError(f"{path.name} cannot be read: {error}", where=str(path)) from None
 
 
-def _gain(
-    fastest: Trial | None, start: Trial | None, rates: Mapping[int, list[Rate]], noise: Noise
-) -> Interval | None:
-    if fastest is None or start is None or start.number not in rates:
-        return None
-    if fastest.number == start.number:
-        return Interval(1.0, 1.0, 1.0)
-    return compare(rates[fastest.number], rates[start.number], noise)
+def _gains(start: Trial | None, rates: Mapping[int, list[Rate]], noise: Noise) -> dict[int, Interval]:
+    if start is None or start.number not in rates:
+        return {}
+    same = Interval(1.0, 1.0, 1.0)
+    base = rates[start.number]
+    return {n: same if n == start.number else compare(ours, base, noise) for n, ours in rates.items()}
 
 
 def _judge(

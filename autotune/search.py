@@ -8,10 +8,13 @@ configuration is run (see runner.py) or of rendering.
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from autotune.agenda import Agenda
+from autotune.applying import sort_out
+from autotune.default_searcher import default_searcher
 from autotune.effort import Effort
 from autotune.history import explored
 from autotune.identity import Identity, identify, settle_identity
@@ -22,8 +25,9 @@ from autotune.result import StudyResult, best_path, conclude, effort_path
 from autotune.runner import Runner
 from autotune.searcher import Searcher
 from autotune.space import SearchSpace
-from autotune.storage import TrialLog, network_filesystem, study_lock
+from autotune.storage import TrialLog, network_filesystem, trial_dir
 from autotune.study import Progress, ProgressEvent, Study
+from autotune.study_lock import study_lock
 from autotune.telemetry import FailureKind
 from autotune.trial import TrialState
 from dflash.contract.rundir import utc_now, write_json, write_text
@@ -37,7 +41,7 @@ class SearchPlan:
     space: SearchSpace
     machine: Machine
     effort: Effort = field(default_factory=Effort)
-    searcher: Searcher = field(default_factory=Agenda)
+    searcher: Searcher = field(default_factory=default_searcher)
 
 
 def search(plan: SearchPlan, runner: Runner, progress: Progress) -> StudyResult:
@@ -48,13 +52,14 @@ def search(plan: SearchPlan, runner: Runner, progress: Progress) -> StudyResult:
     """
     plan = dataclasses.replace(plan, study_dir=plan.study_dir.resolve())
     identity = identify(plan.space, plan.machine, plan.effort.seconds)
+    notice = _speaker(progress)
     with study_lock(plan.study_dir):
         identity = settle_identity(plan.study_dir, identity)
         write_json(effort_path(plan.study_dir), dataclasses.asdict(plan.effort))
-        _warn_of_network(plan.study_dir, progress)
+        _warn_of_network(plan.study_dir, notice)
         for pid in end_leftovers(plan.study_dir / "trials"):
-            progress(ProgressEvent("notice", f"ended process {pid}, left over by an earlier search"))
-        log = TrialLog(plan.study_dir, plan.space)
+            notice(f"ended process {pid}, left over by an earlier search")
+        log = TrialLog(plan.study_dir, plan.space, notice)
         _mark_killed(log)
         study = Study(
             plan.space,
@@ -65,9 +70,13 @@ def search(plan: SearchPlan, runner: Runner, progress: Progress) -> StudyResult:
             progress=progress,
             gpus=len(plan.machine.gpus),
         )
-        _announce(plan, study, progress)
+        _announce(plan, log, study, progress)
         study.run()
         return _finish(plan, identity, log)
+
+
+def _speaker(progress: Progress) -> Callable[[str], None]:
+    return lambda message: progress(ProgressEvent("notice", message))
 
 
 def _mark_killed(log: TrialLog) -> None:
@@ -86,28 +95,50 @@ def _mark_killed(log: TrialLog) -> None:
                 failure=FailureKind.abandoned if killed_before else None,
                 reason="the search died during it" + (", twice" if killed_before else ""),
                 ended_utc=utc_now(),
+                spent_s=_seen_for_s(trial_dir(log.root, trial.number)),
             )
         )
 
 
+def _seen_for_s(directory: Path) -> float:
+    """How long a trial that was killed had left signs of life: from its record to its last file."""
+    times_s = [path.stat().st_mtime for path in directory.rglob("*") if path.is_file()]
+    return round(max(times_s) - min(times_s), 3) if times_s else 0.0
+
+
 def _finish(plan: SearchPlan, identity: Identity, log: TrialLog) -> StudyResult:
-    result = conclude(plan.study_dir, identity, plan.space, log.trials, plan.effort)
+    result = conclude(plan.study_dir, identity, plan.space, log.trials, plan.effort, plan.searcher)
     text = result.best_config_toml()
-    if text is not None:
+    if text is None:
+        best_path(plan.study_dir).unlink(missing_ok=True)  # of an earlier call, when it still seemed to run
+    else:
         write_text(best_path(plan.study_dir), text)
     return result
 
 
-def _announce(plan: SearchPlan, study: Study, progress: Progress) -> None:
-    history = study.history
-    if history.trials:
-        tried, left = len(explored(history.trials)), configurations_left(history)
-        message = f"going on with {plan.study_dir}: {tried} configurations tried, {left} left"
-        progress(ProgressEvent("resumed", message, left=left))
+def _announce(plan: SearchPlan, log: TrialLog, study: Study, progress: Progress) -> None:
+    """Say what a study that is gone on with has, and what is left of its budgets."""
+    if not log.trials:
+        return
+    history, effort = study.history, plan.effort
+    tried, left = len(explored(history.trials)), configurations_left(history)
+    parts = [f"going on with {plan.study_dir}: {tried} configurations tried, {left} left"]
+    spent = history.spent_s
+    if effort.minutes is not None:
+        parts.append(f"{max(0.0, effort.minutes - spent / 60):.1f} of {effort.minutes:g} minutes left")
+    if effort.gpu_hours is not None:
+        hours = spent * len(plan.machine.gpus) / 3600
+        parts.append(f"{max(0.0, effort.gpu_hours - hours):.2f} of {effort.gpu_hours:g} GPU-hours left")
+    progress(ProgressEvent("resumed", ", ".join(parts), left=left))
+    _, strays = sort_out(log.trials, plan.space)
+    if strays:
+        reasons = Counter(stray.reason for stray in strays)
+        told = "; ".join(f"{count}: {reason}" for reason, count in reasons.most_common())
+        message = f"the space has changed: {len(strays)} earlier trials do not apply ({told})"
+        progress(ProgressEvent("notice", message))
 
 
-def _warn_of_network(study_dir: Path, progress: Progress) -> None:
+def _warn_of_network(study_dir: Path, notice: Callable[[str], None]) -> None:
     kind = network_filesystem(study_dir)
     if kind is not None:
-        message = f"{study_dir} lies on a network filesystem ({kind}); only on a local disk is a study safe"
-        progress(ProgressEvent("notice", message))
+        notice(f"{study_dir} lies on a network filesystem ({kind}); only on a local disk is a study safe")

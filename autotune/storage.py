@@ -1,8 +1,9 @@
 """A study's trials on disk: Optuna's journal, and the same record in each trial's own directory.
 
-STUDY_DIR/journal.log          Optuna study "dflash-tune" in journal storage; what Optuna's own tools read
+STUDY_DIR/journal.log          Optuna study "dflash-tune" in journal storage; what Optuna's own tools read. A
+                               space that was changed gets a study of its own ("dflash-tune 2"), with the
+                               earlier trials that apply to it
 STUDY_DIR/trials/NNN/          one directory a trial: trial.json, config.toml, run/
-STUDY_DIR/lock                 held by the one search that may write
 
 A record is written to trial.json first (whole or not at all), then to the journal. So whenever a search
 dies, opening the study again finds every finished trial: the journal is brought up to the directories,
@@ -16,47 +17,54 @@ says nothing of its configuration and shall be asked again.
 
 from __future__ import annotations
 
-import fcntl
+import itertools
 import json
 import os
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import optuna
 import psutil
 from optuna.distributions import CategoricalDistribution
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileOpenLock
+from optuna.storages.journal import JournalFileBackend
 from optuna.study import StudyDirection
 from optuna.trial import TrialState as OptunaState
 
-from autotune.space import SearchSpace
+from autotune.applying import base_values, translate
+from autotune.journal_lock import JournalLock
+from autotune.space import Space
 from autotune.trial import Trial, TrialState
-from dflash.contract.errors import RunError, UsageError
+from dflash.contract.errors import RunError
 from dflash.contract.rundir import write_json
 
 study_name = "dflash-tune"
 attribute = "trial"  # the user attribute that holds our record
+space_attribute = "space"  # and of a study: the space that it is over
 network_filesystems = frozenset(
     ("nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "9p", "lustre", "gpfs", "beegfs", "ceph", "fuse.sshfs")
 )
-stale_lock_s = 2.0  # Optuna holds its lock for milliseconds; one this old at opening is a dead search's
 
 
 class TrialLog:
-    """The trials of one study, read and written by the search that holds the study's lock."""
+    """The trials of one study, read and written by the search that holds the study's lock.
 
-    def __init__(self, study_dir: Path, space: SearchSpace) -> None:
-        self._dir, self._space = study_dir, space
+    `notice` is told what a user would want to know, such as that somebody else holds the journal.
+    """
+
+    def __init__(
+        self, study_dir: Path, space: Space, notice: Callable[[str], None] = lambda message: None
+    ) -> None:
+        self._dir, self._space, self._base = study_dir.resolve(), space, base_values(space)
         self._distributions = {d.path: CategoricalDistribution(d.choices) for d in space.dimensions}
         self._trials: dict[int, Trial] = {}
         self._optuna_ids: dict[int, int] = {}
+        study_dir.mkdir(parents=True, exist_ok=True)
         _repair(journal_path(study_dir))
-        self._storage = _open_journal(study_dir)
-        self._study_id = _create_study(self._storage)
+        self._storage = _open_journal(study_dir, notice)
+        found = _find_study(self._storage, space)
+        self._study_id = _create_study(self._storage, space) if found is None else found
         self._load()
 
     @property
@@ -66,7 +74,7 @@ class TrialLog:
 
     @property
     def trials(self) -> tuple[Trial, ...]:
-        """All trials, by number."""
+        """All trials, by number, also those of an earlier space."""
         return tuple(self._trials[number] for number in sorted(self._trials))
 
     @property
@@ -82,12 +90,13 @@ class TrialLog:
         self._tell(trial)
 
     def _load(self) -> None:
+        self._trials = _told_trials(self._storage, journal_path(self._dir))
+        known = dict(self._trials)
         for frozen in self._storage.get_all_trials(self._study_id, deepcopy=False):
-            trial = _decode(frozen.user_attrs.get(attribute), journal_path(self._dir))
-            self._trials[trial.number] = trial
-            self._optuna_ids[trial.number] = frozen._trial_id
-        for trial in read_directories(self._dir):
-            if self._trials.get(trial.number) != trial or self._is_open(trial):
+            self._optuna_ids[frozen.user_attrs[attribute]["number"]] = frozen._trial_id
+        self._trials |= {trial.number: trial for trial in read_directories(self._dir)}
+        for number, trial in sorted(self._trials.items()):
+            if number not in self._optuna_ids or known.get(number) != trial or self._is_open(trial):
                 self._tell(trial)
 
     def _is_open(self, trial: Trial) -> bool:
@@ -95,36 +104,33 @@ class TrialLog:
         return trial.state is not TrialState.running and not frozen.state.is_finished()
 
     def _tell(self, trial: Trial) -> None:
+        self._trials[trial.number] = trial
+        values, _ = translate(trial.values, self._space, self._base)
+        if values is None:  # of an earlier space: there is no room for it in this one's study
+            return
         if trial.number not in self._optuna_ids:
             # Created as running with everything set, in one journal record: enqueue and ask would be
             # three, and a kill between them would leave a trial without a record.
             template = optuna.trial.create_trial(
                 state=OptunaState.RUNNING,
-                params=dict(trial.values),
+                params=values,
                 distributions=self._distributions,  # type: ignore[arg-type]  # dict is invariant
                 user_attrs={attribute: trial.to_json()},
             )
             self._optuna_ids[trial.number] = self._storage.create_new_trial(self._study_id, template)
         optuna_id = self._optuna_ids[trial.number]
-        if trial.state is not TrialState.running:
-            self._storage.set_trial_user_attr(optuna_id, attribute, trial.to_json())
-            state = OptunaState.COMPLETE if trial.state.is_over else OptunaState.FAIL
-            self._storage.set_trial_state_values(
-                optuna_id, state, [trial.score] if trial.state.is_over else None
-            )
-        self._trials[trial.number] = trial
+        if trial.state is TrialState.running or self._storage.get_trial(optuna_id).state.is_finished():
+            return  # what Optuna calls finished it does not let anybody change
+        self._storage.set_trial_user_attr(optuna_id, attribute, trial.to_json())
+        state = OptunaState.COMPLETE if trial.state.is_over else OptunaState.FAIL
+        self._storage.set_trial_state_values(optuna_id, state, [trial.score] if trial.state.is_over else None)
 
 
 def read_trials(study_dir: Path) -> tuple[Trial, ...]:
     """All trials by number, without a lock and without writing; also while a search runs."""
-    trials = {trial.number: trial for trial in read_directories(study_dir)}
     path = journal_path(study_dir)
-    if path.exists():
-        storage = _open_journal(study_dir)
-        for study in storage.get_all_studies():
-            for frozen in storage.get_all_trials(study._study_id, deepcopy=False):
-                trial = _decode(frozen.user_attrs.get(attribute), path)
-                trials.setdefault(trial.number, trial)
+    trials = _told_trials(_open_journal(study_dir), path) if path.exists() else {}
+    trials |= {trial.number: trial for trial in read_directories(study_dir)}
     return tuple(trials[number] for number in sorted(trials))
 
 
@@ -145,45 +151,6 @@ def journal_path(study_dir: Path) -> Path:
     return study_dir / "journal.log"
 
 
-@contextmanager
-def study_lock(study_dir: Path) -> Iterator[None]:
-    """Hold the study for writing. Raises UsageError with the holder's pid when another search has it.
-
-    The kernel lets go of the lock when its holder dies, however it dies.
-    """
-    path = study_dir / "lock"
-    try:
-        study_dir.mkdir(parents=True, exist_ok=True)
-        file = path.open("a+", encoding="ascii")
-    except OSError as error:
-        raise RunError(f"the study directory cannot be used: {error}", where=str(study_dir)) from None
-    with file:
-        _take_lock(file, study_dir)
-        file.truncate(0)
-        file.write(f"{os.getpid()}\n")
-        file.flush()
-        yield
-
-
-def _take_lock(file: IO[str], study_dir: Path) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.seek(0)
-        raise UsageError(
-            "another search is using this study",
-            where=str(study_dir),
-            found=f"a search with pid {file.read().strip() or 'unknown'}",
-            remedy="wait for it, stop it, or use another --study-dir; reading a running study needs no lock",
-        ) from None
-    except OSError as error:
-        raise RunError(
-            f"the study directory cannot be locked: {error}",
-            where=str(study_dir),
-            remedy="put the study on a local disk",
-        ) from None
-
-
 def network_filesystem(path: Path) -> str | None:
     """The kind of network filesystem `path` lies on, or None for a local disk."""
     mounts = [p for p in psutil.disk_partitions(all=True) if path.resolve().is_relative_to(p.mountpoint)]
@@ -191,28 +158,57 @@ def network_filesystem(path: Path) -> str | None:
     return kind if kind in network_filesystems else None
 
 
-def _open_journal(study_dir: Path) -> JournalStorage:
+def _told_trials(storage: JournalStorage, path: Path) -> dict[int, Trial]:
+    """The trials of every space that the journal tells of, by number."""
+    return {
+        trial.number: trial
+        for study in storage.get_all_studies()
+        for frozen in storage.get_all_trials(study._study_id, deepcopy=False)
+        for trial in [_decode(frozen.user_attrs.get(attribute), path)]
+    }
+
+
+def _open_journal(study_dir: Path, notice: Callable[[str], None] = lambda message: None) -> JournalStorage:
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    path = str(journal_path(study_dir))
+    path = journal_path(study_dir)
     try:
-        return JournalStorage(JournalFileBackend(path, JournalFileOpenLock(path)))
+        return JournalStorage(JournalFileBackend(str(path), JournalLock(path, notice)))
     except (ValueError, KeyError, TypeError) as error:  # what a damaged record makes Optuna raise
         raise RunError(
             f"the study's journal is damaged: {error}",
-            where=path,
+            where=str(path),
             remedy="move it away: the next search rebuilds it from the trial directories",
         ) from None
 
 
-def _create_study(storage: JournalStorage) -> int:
-    studies = {study.study_name: study._study_id for study in storage.get_all_studies()}
-    if study_name in studies:
-        return studies[study_name]
-    return storage.create_new_study([StudyDirection.MAXIMIZE], study_name)
+def _find_study(storage: JournalStorage, space: Space) -> int | None:
+    """Optuna's study of this space, which is one of its own: Optuna lets no choices change."""
+    for study in storage.get_all_studies():
+        study_id = study._study_id
+        told = storage.get_study_user_attrs(study_id).get(space_attribute)
+        if told is None and not storage.get_n_trials(study_id):  # a kill came between its two records
+            storage.set_study_user_attr(study_id, space_attribute, _described(space))
+            return study_id
+        if told == _described(space):
+            return study_id
+    return None
+
+
+def _create_study(storage: JournalStorage, space: Space) -> int:
+    names = {study.study_name for study in storage.get_all_studies()}
+    candidates = (study_name if i == 1 else f"{study_name} {i}" for i in itertools.count(1))
+    name = next(name for name in candidates if name not in names)
+    study_id = storage.create_new_study([StudyDirection.MAXIMIZE], name)
+    storage.set_study_user_attr(study_id, space_attribute, _described(space))
+    return study_id
+
+
+def _described(space: Space) -> str:
+    return json.dumps(space.describe(), default=str)
 
 
 def _repair(path: Path) -> None:
-    """Cut a record that a kill left half written, and take away a dead search's lock.
+    """Cut a record that a kill left half written.
 
     Optuna would otherwise append to the half record and never read past it again.
     """
@@ -224,11 +220,6 @@ def _repair(path: Path) -> None:
         if whole < len(data):
             file.truncate(whole)
             os.fsync(file.fileno())
-    lock = path.with_name(path.name + ".lock")
-    with suppress(FileNotFoundError):
-        wait_s = stale_lock_s - (time.time() - lock.stat().st_mtime)
-        time.sleep(min(max(wait_s, 0.0), stale_lock_s))
-        lock.unlink()
 
 
 def _read_json(path: Path) -> Any:

@@ -7,12 +7,12 @@ nothing of how a configuration is run (runner.py), of what is proposed (searcher
 from __future__ import annotations
 
 import tempfile
-import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
+from time import monotonic, time_ns
 from typing import Protocol
 
 from autotune.applying import base_values, translate
@@ -117,8 +117,14 @@ class Study:
     @property
     def history(self) -> History:
         """The trials that apply to the space, as a searcher sees them."""
-        known = [self._translate(trial) for trial in self._store.trials]
-        return History(self._space, tuple(trial for trial in known if trial is not None), self._effort)
+        applying, stray_s = [], 0.0
+        for trial in self._store.trials:
+            translated = self._translate(trial)
+            if translated is None:
+                stray_s += trial.spent_s or 0.0
+            else:
+                applying.append(translated)
+        return History(self._space, tuple(applying), self._effort, stray_s)
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -168,17 +174,17 @@ class Study:
         self._prepare()
         trial = self._begin(task)
         request = self._request(task, trial)
-        began_s = time.monotonic()
+        began_s = monotonic()
         try:
             self._store.save(trial)
             self._tell("started", task.why, trial)
             outcome = self._run(request)
         except BaseException as error:  # KeyboardInterrupt above all: on record first, then on its way
             reason = "stopped by the user" if isinstance(error, KeyboardInterrupt) else repr(error)
-            spent_s = time.monotonic() - began_s
+            spent_s = monotonic() - began_s
             self._store.save(_over(trial, spent_s, state=TrialState.interrupted, reason=reason))
             raise
-        trial = self._judge(_over(trial, time.monotonic() - began_s), outcome)
+        trial = self._judge(_over(trial, monotonic() - began_s), outcome)
         self._store.save(trial)
         self._tell("ended", trial.reason or trial.unhealthy or "", trial)
         if trial.failure is FailureKind.lost_gpu:
@@ -242,7 +248,7 @@ class MemoryStore:
 
     def __init__(self, trials: Sequence[Trial] = ()) -> None:
         self._trials = {trial.number: trial for trial in trials}
-        self._root = Path(tempfile.gettempdir()).resolve() / f"dflash-study-{time.time_ns()}"
+        self._root = Path(tempfile.gettempdir()).resolve() / f"dflash-study-{time_ns()}"
 
     @property
     def root(self) -> Path:

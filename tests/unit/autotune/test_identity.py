@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from autotune.default_space import default_space
 from autotune.identity import fingerprint, identify, read_identity, settle_identity
 from autotune.machine import Machine
-from autotune.space import default_space
 from dflash.contract.errors import RunError, UsageError
 
 
@@ -32,8 +32,8 @@ def test_the_same_line_matches(settled):
         (["target.model=random:qwen3-8b"], "target.model: random:tiny, now random:qwen3-8b"),
         (["data.max_length=128"], "data.max_length: 256, now 128"),
         (["devices.link_gigabytes_per_s=9"], "now 9.0"),
-        (["pipeline.token_budget=1000"], "space.pipeline.token_budget: 256, 512, 1024, 2048, 4096, now 256"),
-        (["window.tokens=16384"], "8192"),
+        (["pipeline.token_budget=1000"], "config.pipeline.token_budget: 1024, now 1000"),
+        (["window.tokens=16384"], "window.tokens: 4096, now 16384"),
     ],
 )
 def test_what_differs_is_named(settled, assignments, differs):
@@ -54,6 +54,19 @@ def test_another_machine_is_refused(settled, gpu_machine):
 def test_another_trial_length_is_refused(settled):
     with pytest.raises(UsageError, match=r"seconds: 12\.0, now 20"):
         settled(seconds=20.0)
+
+
+def test_a_changed_space_is_written_down_and_what_else_differs_is_refused(tmp_path, machine, space_of):
+    narrow, wide = space_of(transport__preset=("host", "peer")), space_of()
+    first = settle_identity(tmp_path, identify(narrow, machine, 12.0))
+    now = identify(wide, machine, 12.0)
+    assert first.changes_of_space(now) == ["transport.preset: host, peer, now host, shared, pinned, peer"]
+    assert settle_identity(tmp_path, now).space == now.space
+    assert read_identity(tmp_path).search_space().size == wide.size
+    assert read_identity(tmp_path).created_utc == first.created_utc
+    with pytest.raises(UsageError, match=r"cpus: 2, now 3"):
+        settle_identity(tmp_path, identify(narrow, Machine(cpu="a cpu", cpus=3), 12.0))
+    assert read_identity(tmp_path).space == now.space
 
 
 def test_changed_data_under_the_same_name_is_refused(tmp_path, machine, base_of):

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 
 import pytest
 
@@ -206,16 +207,21 @@ def test_trials_count_over_all_invocations(runner_of, searched):
 def test_a_killed_trial_is_run_once_more(runner_of, searched, tmp_path, space, trial_of):
     searched(runner_of(speed), trials=1, repeats=0)
     running = {"state": TrialState.running, "failure": None, "reason": None}
-    TrialLog(tmp_path / "study", space).save(trial_of(1, space.configurations[7], **running))
+    TrialLog(tmp_path / "study", space).save(
+        trial_of(1, space.baseline | {"transport.preset": "pinned"}, **running)
+    )
     result, _ = searched(runner_of(speed), trials=2, repeats=0)
     assert [t.state.value for t in result.trials] == ["finished", "killed", "finished"]
-    assert (result.trials[2].retry_of, result.trials[2].values) == (1, space.configurations[7])
+    assert (result.trials[2].retry_of, result.trials[2].values) == (
+        1,
+        space.baseline | {"transport.preset": "pinned"},
+    )
 
 
 def test_a_rerun_that_dies_too_is_not_run_a_third_time(runner_of, searched, tmp_path, space, trial_of):
     running = {"state": TrialState.running, "failure": None, "reason": None}
     searched(runner_of(speed), trials=1, repeats=0)
-    point = space.configurations[7]
+    point = space.baseline | {"pipeline.token_budget": 2048}
     log = TrialLog(tmp_path / "study", space)
     log.save(trial_of(1, point, **running | {"state": TrialState.killed}))
     log.save(trial_of(2, point, **running | {"state": TrialState.interrupted}, retry_of=1))
@@ -245,3 +251,58 @@ def test_network_disk_is_warned_of(runner_of, searched, monkeypatch):
     monkeypatch.setattr("autotune.search.network_filesystem", lambda path: "nfs4")
     _, events = searched(runner_of(speed), trials=1, repeats=0)
     assert "nfs4" in events[0].message
+
+
+def test_a_changed_space_goes_on_with_what_still_applies(runner_of, searched, space_of):
+    """C078: more budgets and another preset; nothing measured is measured again, nothing is mixed in."""
+    narrow = space_of(
+        pipeline__split=(), pipeline__token_budget=(1024, 2048), transport__preset=("host", "peer")
+    )
+    searched(runner_of(speed), space=narrow, trials=8, repeats=0)
+    wide = space_of(
+        pipeline__split=("1-1", "2-1"), pipeline__token_budget=(1024,), transport__preset=("host", "pinned")
+    )
+    runner = runner_of(speed)
+    result, events = searched(runner, space=wide, trials=8, repeats=0)
+    told = [event.message for event in events if event.kind in ("resumed", "notice")]
+    assert "1 configurations tried, 3 left" in told[0]
+    assert "3 earlier trials do not apply" in told[1]
+    assert "pipeline.token_budget = 2048" in told[1]
+    assert len(runner.ran) == 3
+    assert [t.number for t in result.trials] == [0, 4, 5, 6]
+    assert [stray.trial.number for stray in result.strays] == [1, 2, 3]
+    assert result.best.values["transport.preset"] == "pinned"
+    assert len(json.loads(json.dumps(result.to_json(), allow_nan=False))["not_applying"]) == 3
+    back = runner_of(speed)
+    again, _ = searched(back, space=narrow, trials=8, repeats=0)
+    assert back.ran == []
+    assert [t.number for t in again.trials] == [0, 1, 2, 3]
+
+
+def test_budgets_of_time_are_told_when_a_search_goes_on(runner_of, searched, gpu_machine, monkeypatch):
+    now = iter(range(0, 1_000_000, 60))
+    monkeypatch.setattr("autotune.study.monotonic", lambda: next(now))  # every trial takes a minute
+    searched(runner_of(speed), machine=gpu_machine(3), trials=2, repeats=0)
+    _, events = searched(
+        runner_of(speed), machine=gpu_machine(3), trials=9, repeats=0, minutes=3.5, gpu_hours=1.0
+    )
+    assert "7 left, 1.5 of 3.5 minutes left, 0.90 of 1 GPU-hours left" in events[0].message
+    assert sum(event.kind == "started" for event in events) == 2
+
+
+def test_time_of_a_killed_trial_counts_as_far_as_it_left_signs_of_life(
+    tmp_path, runner_of, searched, space, trial_of
+):
+    searched(runner_of(speed), trials=1, repeats=0)
+    running = {"state": TrialState.running, "failure": None, "reason": None}
+    TrialLog(tmp_path / "study", space).save(
+        trial_of(1, space.baseline | {"transport.preset": "peer"}, **running)
+    )
+    sign = tmp_path / "study/trials/001/run/events/trainer.arrow"
+    sign.parent.mkdir(parents=True)
+    sign.touch()
+    began_s = (tmp_path / "study/trials/001/trial.json").stat().st_mtime
+    os.utime(sign, (began_s + 40, began_s + 40))
+    result, _ = searched(runner_of(speed), trials=2, repeats=0)
+    assert result.trials[1].state is TrialState.killed
+    assert result.trials[1].spent_s == pytest.approx(40, abs=1)

@@ -9,7 +9,8 @@ import pytest
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 
-from autotune.storage import TrialLog, journal_path, read_trials, study_lock, trial_dir
+from autotune.storage import TrialLog, journal_path, read_trials, trial_dir
+from autotune.study_lock import study_lock
 from autotune.telemetry import FailureKind
 from autotune.trial import TrialState
 from dflash.contract.errors import RunError, UsageError
@@ -90,17 +91,40 @@ def test_a_damaged_record_is_named(tmp_path, filled):
         read_trials(tmp_path)
 
 
-def test_a_dead_searchs_journal_lock_does_not_block(tmp_path, space, filled, monkeypatch):
-    monkeypatch.setattr("autotune.storage.stale_lock_s", 0.0)
-    lock = journal_path(tmp_path).with_name("journal.log.lock")
-    lock.touch()
+def test_a_trial_of_a_changed_space_is_kept_and_told_where_it_applies(tmp_path, space_of, trial_of):
+    """Optuna's categorical choices may not change within a study: a changed space gets one of its own."""
+    narrow, wide = (
+        space_of(transport__preset=("host", "peer")),
+        space_of(transport__preset=("host", "shared")),
+    )
+    log = TrialLog(tmp_path, narrow)
+    host = trial_of(0, narrow.baseline, 100.0)
+    peer = trial_of(1, narrow.baseline | {"transport.preset": "peer"}, 200.0)
+    log.save(host)
+    log.save(peer)
+    changed = TrialLog(tmp_path, wide)
+    assert changed.trials == (host, peer)
+    assert changed.next_number == 2
+    changed.save(trial_of(2, wide.baseline | {"transport.preset": "shared"}, 150.0))
+    storage = JournalStorage(JournalFileBackend(str(journal_path(tmp_path))))
+    second = optuna.load_study(study_name="dflash-tune 2", storage=storage)
+    assert [t.value for t in second.get_trials()] == [100.0, 150.0]
+    assert [t.value for t in optuna_trials(tmp_path)] == [100.0, 200.0]
+    assert TrialLog(tmp_path, narrow).trials == read_trials(tmp_path) == TrialLog(tmp_path, wide).trials
+    journal_path(tmp_path).unlink()
+    assert len(TrialLog(tmp_path, wide).trials) == 3
+
+
+def test_a_kill_between_the_first_two_records_makes_no_second_study(tmp_path, space):
+    storage = JournalStorage(JournalFileBackend(str(journal_path(tmp_path))))
+    storage.create_new_study([optuna.study.StudyDirection.MAXIMIZE], "dflash-tune")
     TrialLog(tmp_path, space)
-    assert not lock.exists()
+    assert [study.study_name for study in storage.get_all_studies()] == ["dflash-tune"]
 
 
 hold_the_lock = """
 import pathlib, sys
-from autotune.storage import study_lock
+from autotune.study_lock import study_lock
 with study_lock(pathlib.Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

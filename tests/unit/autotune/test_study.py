@@ -165,7 +165,7 @@ def test_a_lost_gpu_ends_the_study_and_its_trial_is_made_again_once(letters):
 
 def test_budgets_of_time_count_over_all_invocations(letters, monkeypatch):
     now = iter(range(0, 100_000, 30))
-    monkeypatch.setattr("autotune.study.time.monotonic", lambda: next(now))  # each run takes 30 s
+    monkeypatch.setattr("autotune.study.monotonic", lambda: next(now))  # each run takes 30 s
     store = MemoryStore()
     effort = Effort(trials=9, repeats=0, minutes=1.5)
     study = Study(letters, Agenda(), lambda r: 100.0, effort=effort, store=store)

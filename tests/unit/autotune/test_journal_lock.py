@@ -1,0 +1,68 @@
+"""Somebody else holds the journal: waited for with a notice, taken away only when he is dead."""
+
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from autotune.journal_lock import JournalLock
+from autotune.lease import Lease
+from autotune.storage import TrialLog, journal_path, read_trials
+
+
+@pytest.fixture
+def lock_path(tmp_path):
+    return journal_path(tmp_path).with_name("journal.log.lock")
+
+
+def test_a_search_waits_for_the_journal_with_a_notice_and_loses_nothing(
+    tmp_path, space, trial_of, lock_path, monkeypatch
+):
+    """C071: a foreign lock that says nothing of its holder, such as Optuna's own tools write."""
+    monkeypatch.setattr("autotune.journal_lock.notice_after_s", 0.0)
+    notices, waited = [], threading.Event()
+
+    def hear(message):
+        notices.append(message)
+        waited.set()
+
+    log = TrialLog(tmp_path, space, hear)
+    lock_path.touch()
+    trial = trial_of(0, space.baseline, 100.0)
+    saving = threading.Thread(target=log.save, args=(trial,))
+    saving.start()
+    assert waited.wait(30)
+    assert saving.is_alive()
+    assert read_trials(tmp_path) == (trial,), "a reader needs no lock, and the trial is on the disk already"
+    lock_path.unlink()
+    saving.join(30)
+    assert TrialLog(tmp_path, space).trials == (trial,)
+    assert "waiting for it" in notices[0]
+    assert "free again" in notices[1]
+    assert not lock_path.exists()
+
+
+def test_a_dead_ones_lock_is_taken_away_at_once(tmp_path, space, lock_path):
+    gone = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    lease = Lease.of_process(gone.pid)
+    assert lease.is_alive
+    gone.communicate(b"\n")
+    assert not lease.is_alive
+    lock_path.write_text(lease.render())
+    notices = []
+    TrialLog(tmp_path, space, notices.append)
+    assert "is no more" in notices[0]
+
+
+def test_a_living_ones_lock_is_not_taken_away_however_old(tmp_path, lock_path, monkeypatch):
+    monkeypatch.setattr("autotune.journal_lock.stale_after_s", 0.0)
+    lock = JournalLock(journal_path(tmp_path), lambda message: None)
+    lock_path.write_text(Lease.own().render())
+    assert not lock._is_dead_ones()
+    lock_path.write_text("")
+    assert lock._is_dead_ones()
+    assert lock.acquire()
+    assert Lease.read(lock_path.read_text()) == Lease.own()
+    lock.release()
+    assert not lock_path.exists()
