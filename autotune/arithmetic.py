@@ -31,14 +31,31 @@ embedded_tokens: Final = 100_000  # the embedded text has more
 bytes_of_a_token: Final = 16  # of a file of conversations, at most: keys, quotes and long words
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What the places of a machine have. Unknown rules nothing out."""
+
+    emulated: bool = False  # stages run on logical devices, in the host's memory
+    gpu_bytes: int | None = None  # of the smallest GPU
+    host_bytes: int | None = None
+
+    @classmethod
+    def of(cls, machine: Machine, *, emulated: bool) -> Limits:
+        """Those of a machine."""
+        sizes = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes]
+        return cls(
+            emulated=emulated,
+            gpu_bytes=None if emulated else min(sizes, default=None),
+            host_bytes=machine.host_bytes,
+        )
+
+
 @dataclass(frozen=True)
 class MemoryArithmetic:
     """Needs of configurations of one model, against what the places of a machine have."""
 
     shape: ModelShape
-    emulated: bool
-    gpu_bytes: int | None  # of the smallest GPU; None: unknown, and no GPU rules anything out
-    host_bytes: int | None
+    limits: Limits
 
     def why_not(self, config: TrainConfig) -> str | None:
         """Why no documents whatever can make this fit, or None where that cannot be said."""
@@ -60,7 +77,7 @@ class MemoryArithmetic:
         return plan_memory(self._facts(config, likely=likely))
 
     def _shortage(self, ledger: Ledger, least: str) -> str | None:
-        limits = dict.fromkeys(ledger.places, self.gpu_bytes) | {host: self.host_bytes}
+        limits = dict.fromkeys(ledger.places, self.limits.gpu_bytes) | {host: self.limits.host_bytes}
         missing = {
             place: ledger.needed_bytes(place) - limit
             for place in ledger.places
@@ -78,8 +95,8 @@ class MemoryArithmetic:
 
     def _facts(self, config: TrainConfig, *, likely: bool) -> Facts:
         targets, drafters = config.role_places
-        name = (lambda _place: host) if self.emulated else "cuda:{}".format
-        worth = not self.emulated and self.shape.hidden >= worth_compiling_hidden
+        name = (lambda _place: host) if self.limits.emulated else "cuda:{}".format
+        worth = not self.limits.emulated and self.shape.hidden >= worth_compiling_hidden
         choice, drafter = config.transport_choice, self._drafter(config)
         return Facts(
             target=self._target(config),
@@ -136,7 +153,9 @@ class MemoryArithmetic:
 
     def _each_bytes(self, dtype: str) -> int:
         return (
-            bytes_each["float32" if self.emulated else "bfloat16"] if dtype == "auto" else bytes_each[dtype]
+            bytes_each["float32" if self.limits.emulated else "bfloat16"]
+            if dtype == "auto"
+            else bytes_each[dtype]
         )
 
     def _batch(self, config: TrainConfig, *, likely: bool) -> BatchShape:
@@ -174,10 +193,8 @@ def least_tokens(config: TrainConfig) -> int:
     return max(window // ceil((window + config.data.max_length) / filled), 1)
 
 
-def set_up_arithmetic(
-    base: TrainConfig, machine: Machine, *, emulated: bool
-) -> MemoryArithmetic | UnknownShape:
-    """The arithmetic for a model on a machine, or why there is none."""
+def set_up_arithmetic(base: TrainConfig, limits: Limits) -> MemoryArithmetic | UnknownShape:
+    """The arithmetic for a model within limits, or why there is none."""
     shape = read_model_shape(base.target.model)
     if isinstance(shape, UnknownShape):
         return shape
@@ -185,13 +202,7 @@ def set_up_arithmetic(
         resolve_taps(base.drafter, shape.layers)
     except ConfigError as error:
         return UnknownShape(f"{error.what} ({error.where}: {error.found})")
-    sizes = [gpu.memory_bytes for gpu in machine.gpus if gpu.memory_bytes]
-    return MemoryArithmetic(
-        shape=shape,
-        emulated=emulated,
-        gpu_bytes=min(sizes, default=None),
-        host_bytes=machine.host_bytes,
-    )
+    return MemoryArithmetic(shape, limits)
 
 
 def _fills_a_window(config: TrainConfig) -> bool:

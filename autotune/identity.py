@@ -49,7 +49,7 @@ class Identity:
 
     def search_space(self) -> SearchSpace:
         """The space as it was described. Raises UsageError where this version no longer knows its knobs."""
-        # What was accepted once is not asked again, so knobs that change what is trained are taken as they are.
+        # What was accepted once is not asked again: knobs that change what is trained are taken as they are.
         dimensions = tuple(
             Dimension(path, choices, changes_training=True) for path, choices in self.space.items()
         )

@@ -1,27 +1,28 @@
 """The configurations a search may try: knobs, their choices, and why a combination is impossible.
 
-`Space` is what a search needs of one; `SearchSpace` is the one over a training configuration. In it only
-knobs declared neutral are accepted, so no search can change what is trained. Impossible combinations are known
-before they are asked: the rules are those of TrainConfig itself, plus the number of devices. Knows nothing of
-trials or speed.
+`Space` is what a search needs of one; `SearchSpace` is the one over a training configuration. A knob that
+changes what is trained is a dimension only where that was asked for in so many words. Impossible combinations
+are known before they are asked: by the rules of TrainConfig itself, the number of devices, what differs from
+another one in name only, and memory as far as arithmetic goes. Knows nothing of trials or speed.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
-from autotune.machine import Machine
+from autotune.arithmetic import Limits, MemoryArithmetic, set_up_arithmetic
 from autotune.telemetry import Values
+from autotune.twins import Twins
 from dflash.contract.config import TrainConfig, all_knobs
 from dflash.contract.errors import ConfigError, DeviceError
 from dflash.contract.knobs import find_knob
-from dflash.contract.sections import presets
-from dflash.contract.split import Split
+from dflash.contract.model_shapes import UnknownShape
 
 if TYPE_CHECKING:
     from profiler.forecast.setting import Setting
@@ -105,22 +106,60 @@ class Space(Protocol):
         ...
 
 
+# They say what the machine or the run is; varying them would measure something else, or nothing.
+given_sections = ("devices", "run")
+searchable_devices = ("devices.gpus", "devices.cpu_threads")
+
+
 class Dimension(Axis):
-    """An axis that is a knob of the configuration; only knobs that leave the training signal alone."""
+    """An axis that is a knob of the configuration.
+
+    `changes_training`: it was asked to vary what is trained; without it such a knob is refused.
+    """
 
     __slots__ = ()
 
-    def __post_init__(self) -> None:
-        knob = find_knob(self.path, all_knobs)
-        if not knob.meta.neutral:
+    def __init__(self, path: str, choices: Iterable[Any], *, changes_training: bool = False) -> None:
+        knob = find_knob(path, all_knobs)
+        if not knob.meta.neutral and not changes_training:
             raise ConfigError(
-                f"{self.path} changes what is trained, so a search may not vary it",
-                where=self.path,
+                f"{knob.path} changes what is trained, so a search may not vary it",
+                where=knob.path,
                 remedy="set it in the configuration instead",
             )
-        Axis.__post_init__(self)
-        for choice in self.choices:
-            knob.check(choice)
+        is_given = knob.path.partition(".")[0] in given_sections and knob.path not in searchable_devices
+        if is_given or knob.is_list or knob.path.startswith("data."):
+            raise ConfigError(
+                f"{knob.path} cannot be searched: "
+                + ("a list is no choice" if knob.is_list else "it says what is run, not how"),
+                where=knob.path,
+                remedy="set it in the configuration instead",
+            )
+        Axis.__init__(self, knob.path, tuple(knob.check(choice) for choice in choices))
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why a combination cannot run, or need not."""
+
+    kind: str  # the same for all that fail alike
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RuledOut:
+    """Combinations that fail alike."""
+
+    kind: str
+    count: int
+    example: Mapping[str, Any]  # the first one's values
+    reason: str  # the first one's
+
+
+hungry_depths = ("transport.depth", "pipeline.prefetch_depth")  # the deeper, the more memory
+too_many_devices = "more devices than there are"
+no_difference = "the same as another one"
+too_large = "does not fit into memory"
 
 
 @dataclass(frozen=True)
@@ -130,9 +169,12 @@ class SearchSpace:
     dimensions: tuple[Dimension, ...]
     base: TrainConfig
     devices: int
+    limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
         paths = [dimension.path for dimension in self.dimensions]
+        if not paths:
+            raise ConfigError("nothing is left to search: every knob has one value")
         if len(set(paths)) != len(paths):
             raise ConfigError("a knob is searched twice", found=", ".join(paths))
         for dimension in self.dimensions:
@@ -144,15 +186,34 @@ class SearchSpace:
                     found=repr(value),
                     expected=f"one of {', '.join(map(repr, dimension.choices))}",
                 )
-        reason = self.why_not(self.baseline)
-        if reason is not None:
-            raise DeviceError(
-                "the starting configuration cannot run on this machine",
-                where="pipeline.split",
-                found=reason,
-                remedy="start from a smaller split, for example --set pipeline.split=1-1, or colocated-1 "
-                "on a single device",
-            )
+        obstacle = self.find_obstacle(self.baseline)
+        if obstacle is not None:
+            raise self._refusal(obstacle)
+
+    def _refusal(self, obstacle: Obstacle) -> DeviceError:
+        in_memory = obstacle.kind == too_large
+        return DeviceError(
+            "the starting configuration cannot run on this machine",
+            where="memory" if in_memory else "pipeline.split",
+            found=obstacle.reason,
+            remedy=self._memory_remedy()
+            if in_memory
+            else "start from a smaller split, for example --set pipeline.split=1-1, or colocated-1 "
+            "on a single device",
+        )
+
+    def _memory_remedy(self) -> str:
+        """The start that fits with the fewest changes."""
+        start = self.baseline
+        fitting = min(
+            self.configurations,
+            key=lambda values: sum(value != start[path] for path, value in values.items()),
+            default=None,
+        )
+        if fitting is None:
+            return "no combination of the space fits: it takes GPUs with more memory, or a smaller target"
+        changes = [f"--set {path}={value}" for path, value in fitting.items() if value != start[path]]
+        return "start from one that may fit, for example " + " ".join(changes)
 
     @property
     def baseline(self) -> dict[str, Any]:
@@ -163,29 +224,50 @@ class SearchSpace:
     @property
     def points(self) -> int:
         """Combinations, possible or not."""
-        product = 1
-        for dimension in self.dimensions:
-            product *= len(dimension.choices)
-        return product
+        return math.prod(len(dimension.choices) for dimension in self.dimensions)
 
     @property
     def size(self) -> int:
         """Combinations that can run."""
         return len(self.configurations)
 
-    @cached_property
+    @property
     def configurations(self) -> tuple[dict[str, Any], ...]:
         """Every combination that can run, in the order of the choices."""
-        every = (
-            dict(zip(self.paths, point, strict=True))
-            for point in itertools.product(*(dimension.choices for dimension in self.dimensions))
-        )
-        return tuple(values for values in every if self.why_not(values) is None)
+        return self._survey[0]
+
+    @property
+    def ruled_out(self) -> tuple[RuledOut, ...]:
+        """Those that cannot, or need not, by what is in their way, most common first."""
+        return self._survey[1]
+
+    @cached_property
+    def _survey(self) -> tuple[tuple[dict[str, Any], ...], tuple[RuledOut, ...]]:
+        possible: list[dict[str, Any]] = []
+        others: dict[str, RuledOut] = {}
+        for point in itertools.product(*(dimension.choices for dimension in self.dimensions)):
+            values = dict(zip(self.paths, point, strict=True))
+            obstacle = self.find_obstacle(values)
+            if obstacle is None:
+                possible.append(values)
+                continue
+            known = others.get(obstacle.kind, RuledOut(obstacle.kind, 0, values, obstacle.reason))
+            others[obstacle.kind] = dataclasses.replace(known, count=known.count + 1)
+        return tuple(possible), tuple(sorted(others.values(), key=lambda each: -each.count))
 
     @property
     def paths(self) -> tuple[str, ...]:
         """The names of the knobs, in the order of the dimensions."""
         return tuple(dimension.path for dimension in self.dimensions)
+
+    @property
+    def changes_training(self) -> tuple[str, ...]:
+        """Searched knobs that change what is trained: losses of trials that differ in them say nothing."""
+        return tuple(path for path in self.paths if not find_knob(path, all_knobs).meta.neutral)
+
+    def trains_the_same(self, ours: Values, theirs: Values) -> bool:
+        """Whether two combinations train the same thing, so that their losses must agree."""
+        return all(ours.get(path) == theirs.get(path) for path in self.changes_training)
 
     def point(self, values: Values) -> Point:
         """`values` as a hashable tuple."""
@@ -206,22 +288,65 @@ class SearchSpace:
 
     def why_not(self, values: Values) -> str | None:
         """Why this combination cannot run, or None when it can."""
+        obstacle = self.find_obstacle(values)
+        return None if obstacle is None else obstacle.reason
+
+    def find_obstacle(self, values: Values) -> Obstacle | None:
+        """What is in the way of this combination, or None when it can run."""
         try:
             config = self.config(values)
         except ConfigError as error:
-            return f"{error.what} ({error.where}: {error.found}, expected {error.expected})"
+            return Obstacle(
+                error.what, f"{error.what} ({error.where}: {error.found}, expected {error.expected})"
+            )
         if config.device_count > self.devices:
-            return f"split {config.split} needs {config.device_count} devices, {self.devices} are there"
-        if config.split.colocated and config.transport.preset != self._preset_of_colocated:
-            return f"split {config.split} copies nothing, so transport.preset makes no difference"
-        return None
+            reason = f"split {config.split} needs {config.device_count} devices, {self.devices} are there"
+            return Obstacle(too_many_devices, reason)
+        double = self._twins.find(config)
+        if double is not None:
+            return Obstacle(no_difference, double)
+        shortage = self._find_shortage(values, config)
+        return None if shortage is None else Obstacle(too_large, shortage)
+
+    def _find_shortage(self, values: Values, config: TrainConfig) -> str | None:
+        """Of those alike the hungriest is asked first, then the leanest, so that few need be asked."""
+        if isinstance(self.arithmetic, UnknownShape):
+            return None
+        hungriest, leanest = self._extremes
+        if self._shortage_at({**values, **hungriest}) is None:
+            return None
+        return self._shortage_at({**values, **leanest}) or self.arithmetic.why_not(config)
+
+    def _shortage_at(self, values: Values) -> str | None:
+        point = self.point(values)
+        if point not in self._shortages:
+            assert isinstance(self.arithmetic, MemoryArithmetic)
+            self._shortages[point] = self.arithmetic.why_not(self.config(values))
+        return self._shortages[point]
 
     @cached_property
-    def _preset_of_colocated(self) -> str:
-        """The one preset that colocated splits are tried with: the one whose neighbours they are."""
-        given = self.base.transport.preset
-        choices = next((d.choices for d in self.dimensions if d.path == "transport.preset"), (given,))
-        return "peer" if "peer" in choices and not self.base.split.colocated else given
+    def _shortages(self) -> dict[Point, str | None]:
+        return {}
+
+    @cached_property
+    def _extremes(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Choices of knobs that need most memory, and least, whatever the other knobs are."""
+        searched = {dimension.path: dimension.choices for dimension in self.dimensions}
+        depths = [path for path in hungry_depths if path in searched]
+        most = {path: max(searched[path]) for path in depths}
+        least = {path: min(searched[path]) for path in depths}
+        if len(searched.get("drafter.checkpointing", ())) > 1:
+            most["drafter.checkpointing"], least["drafter.checkpointing"] = "none", "layers"
+        return most, least
+
+    @cached_property
+    def arithmetic(self) -> MemoryArithmetic | UnknownShape:
+        """What memory each combination needs, or why that is not known."""
+        return set_up_arithmetic(self.base, self.limits)
+
+    @cached_property
+    def _twins(self) -> Twins:
+        return Twins(self.base, {dimension.path: dimension.choices for dimension in self.dimensions})
 
     def setting(self, values: Values) -> Setting:
         """The pipeline at `values`, as the forecast knows it."""
@@ -232,71 +357,3 @@ class SearchSpace:
     def describe(self) -> dict[str, list[Any]]:
         """{path: choices}, for JSON."""
         return {dimension.path: list(dimension.choices) for dimension in self.dimensions}
-
-
-def default_space(base: TrainConfig, machine: Machine, *, max_logical: int = 3) -> SearchSpace:
-    """The space a machine suggests: splits, budgets, prefetch depth, transport and its depth.
-
-    Without GPUs the splits are over logical devices, at most `max_logical` of them (all share the CPU).
-    The base's own value is always among the choices. Raises DeviceError when the base cannot run here.
-    """
-    devices = _device_count(base, machine, max_logical)
-    budgets = _powers_of_two(base.data.max_length, base.window.tokens)
-    overridden = {base.transport.queue, base.transport.path, base.transport.dispatch} != {"preset"}
-    # `auto` is `peer` but for pairs that are better off through the host: one of the two is enough.
-    twin = "peer" if base.transport.preset == "auto" else "auto"
-    measured = [preset for preset in presets if preset != twin]
-    dimensions = (
-        Dimension("pipeline.split", _with(base.pipeline.split, _splits(devices))),
-        Dimension("pipeline.token_budget", _sorted_with(base.pipeline.token_budget, budgets)),
-        # Where the base overrides parts of the preset, a preset no longer says what would be measured.
-        Dimension(
-            "transport.preset",
-            (base.transport.preset,) if overridden else _with(base.transport.preset, measured),
-        ),
-        Dimension("transport.depth", _sorted_with(base.transport.depth, (1, 2, 4))),
-        Dimension("pipeline.prefetch_depth", _sorted_with(base.pipeline.prefetch_depth, (2, 4, 8))),
-    )
-    return SearchSpace(dimensions, base, devices)
-
-
-def is_emulated(base: TrainConfig, machine: Machine) -> bool:
-    """True where the trainer will run on logical devices."""
-    return base.devices.kind == "logical" or (base.devices.kind == "auto" and not machine.gpus)
-
-
-def _device_count(base: TrainConfig, machine: Machine, max_logical: int) -> int:
-    if base.devices.kind == "cuda" and not machine.gpus:
-        raise DeviceError(
-            "the configuration asks for CUDA devices and this machine shows none",
-            where="devices.kind",
-            found=machine.gpu_reason or "no GPU",
-            remedy="--set devices.kind=logical searches over emulated devices",
-        )
-    if is_emulated(base, machine):
-        return max(max_logical, base.device_count)
-    return len(machine.gpus)
-
-
-def _splits(devices: int) -> list[str]:
-    """Every split that fits, fewest devices first, then fewest drafters, colocated ones behind others."""
-    apart = [Split(t, d) for t in range(1, devices) for d in range(1, devices - t + 1)]
-    together = [Split(n, n, colocated=True) for n in range(1, devices + 1)]
-    order = sorted([*apart, *together], key=lambda split: (split.devices, split.colocated, split.drafters))
-    return [str(split) for split in order]
-
-
-def _powers_of_two(low: int, high: int) -> list[int]:
-    """Powers of two from `low` up to `high`, both included."""
-    first = 1 << (low - 1).bit_length()
-    return [first << i for i in range(high.bit_length()) if first << i <= high]
-
-
-def _with(value: Any, choices: Iterable[Any]) -> tuple[Any, ...]:
-    """The choices in their order, with `value` in front where it is missing."""
-    choices = tuple(choices)
-    return choices if value in choices else (value, *choices)
-
-
-def _sorted_with(value: int, choices: Iterable[int]) -> tuple[int, ...]:
-    return tuple(sorted({value, *choices}))

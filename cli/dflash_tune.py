@@ -43,10 +43,10 @@ def search(
     check_install()
     base = configure(config_file, settings, {"data.path": data})
     from autotune import search as searching
+    from autotune.default_space import default_space
     from autotune.effort import Effort
     from autotune.machine import read_machine
     from autotune.runner import RecordedRunner
-    from autotune.space import default_space
 
     machine = read_machine()
     plan = searching.SearchPlan(

@@ -117,7 +117,7 @@ class Ledger:
 
     def needed_bytes(self, place: str) -> int:
         """All lines of a place together."""
-        return sum(line.bytes for line in self.at(place))
+        return sum(line.bytes for line in self.lines if line.place == place)
 
     def allocated_bytes(self, place: str) -> int:
         """What torch's allocator will have handed out at its peak: all but slack and code."""

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from autotune.arithmetic import MemoryArithmetic, least_tokens, likely_tokens, set_up_arithmetic
+from autotune.arithmetic import Limits, MemoryArithmetic, least_tokens, likely_tokens, set_up_arithmetic
 from autotune.machine import Gpu, Machine
 from dflash.contract.config import load_config
 from dflash.contract.memory_plan import host
@@ -32,8 +32,8 @@ def on_gpus(gigabytes, count=8):
     return Machine(cpu="a cpu", cpus=8, gpus=gpus)
 
 
-def arithmetic_on(machine, *assignments, emulated=False):
-    found = set_up_arithmetic(load_config(None, [*gpu_base, *assignments]), machine, emulated=emulated)
+def arithmetic_on(machine):
+    found = set_up_arithmetic(load_config(None, list(gpu_base)), Limits.of(machine, emulated=False))
     assert isinstance(found, MemoryArithmetic), found
     return found
 
@@ -55,8 +55,7 @@ def fit(gigabytes, *assignments):
 )
 def test_the_least_is_never_more_than_the_trainer_plans(assignments):
     config = load_config(None, [*assignments, "devices.kind=logical"])
-    machine = Machine(cpu="a cpu", cpus=2, host_bytes=10**12)
-    arithmetic = set_up_arithmetic(config, machine, emulated=True)
+    arithmetic = set_up_arithmetic(config, Limits(emulated=True, host_bytes=10**12))
     assert isinstance(arithmetic, MemoryArithmetic)
     planned = plan_run(config)
     least = arithmetic.ledger(config, likely=False)
@@ -66,7 +65,7 @@ def test_the_least_is_never_more_than_the_trainer_plans(assignments):
 
 def test_shapes_are_the_trainers_own():
     config = load_config(None, ["devices.kind=logical"])
-    arithmetic = set_up_arithmetic(config, Machine(cpu="a cpu", cpus=2), emulated=True)
+    arithmetic = set_up_arithmetic(config, Limits(emulated=True))
     assert isinstance(arithmetic, MemoryArithmetic)
     ours, theirs = arithmetic._facts(config, likely=True), plan_run(config).facts
     same = (
@@ -117,6 +116,12 @@ def test_likely_documents_need_more_than_the_least():
     assert "needed on cuda:1" in (at.why_unlikely(config) or "")
 
 
+def test_logical_devices_live_in_the_hosts_memory():
+    machine = dataclasses.replace(on_gpus(15), host_bytes=10**12)
+    assert Limits.of(machine, emulated=True) == Limits(emulated=True, host_bytes=10**12)
+    assert Limits.of(machine, emulated=False).gpu_bytes == 15 * 10**9
+
+
 def test_who_asks_for_a_warning_only_is_not_ruled_out():
     assert fit(15, "devices.memory_plan=warn") is None
 
@@ -144,12 +149,12 @@ def test_batches_of_a_window_are_about_equally_full():
 def test_a_model_that_cannot_be_counted_says_why(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mamba"}))
     config = load_config(None, [f"target.model={tmp_path}"])
-    found = set_up_arithmetic(config, on_gpus(80), emulated=False)
+    found = set_up_arithmetic(config, Limits())
     assert isinstance(found, UnknownShape)
     assert "'mamba'" in found.reason
 
 
 def test_taps_past_the_target_are_a_reason_and_no_crash():
-    found = set_up_arithmetic(load_config(None, ["drafter.taps=1,99"]), on_gpus(80), emulated=False)
+    found = set_up_arithmetic(load_config(None, ["drafter.taps=1,99"]), Limits())
     assert isinstance(found, UnknownShape)
     assert "drafter.taps" in found.reason

@@ -25,7 +25,8 @@ def test_the_remedy_of_the_first_cause_comes_next(space, trial_of, measurement_o
     assert "remedy for sync-d2h in trial 0" in proposal.why
 
 
-def test_neighbours_move_every_knob_once_before_any_twice(space, trial_of):
+def test_neighbours_move_every_knob_once_before_any_twice(space_of, trial_of):
+    space = space_of(transport__preset=("host", "pinned", "peer"))
     trials = [trial_of(0, space.baseline, 100.0)]
     moved = []
     for number in range(1, 4):

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from autotune.default_space import default_space
 from autotune.effort import Effort
 from autotune.machine import Machine
 from autotune.result import StudyResult
 from autotune.runner import Request
 from autotune.search import SearchPlan, search
-from autotune.space import default_space
 from autotune.telemetry import Cause, Failed, FailureKind, Outcome, Telemetry
 from cli.study_text import SearchTalk, summarise_study
 from dflash.contract.config import TrainConfig, load_config
