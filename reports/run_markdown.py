@@ -1,27 +1,20 @@
 """The diagnosis of a run as Markdown, to paste into an issue tracker: verdict, numbers, hypotheses, remedies.
 
-What comes from a run is escaped: no markup, no table cell torn open, no person or issue called by accident.
-Knows nothing of HTML pages.
+What comes from a run is escaped (see markdown.py). Knows nothing of HTML pages.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Sequence
 
-from dflash.contract.rundir import printable
 from profiler.examination import Examination
 from profiler.finding import Diagnosis
 from profiler.run import Run
 from reports import text
 from reports.finding_rows import count_verdicts, show_finding
+from reports.markdown import escape, fenced, folded, table
 from reports.provenance import list_facts, show_command
 from reports.what_if import ChangeRow, list_changes
-
-_markup: Final = re.compile(r"([\\`*_{}\[\]<>|~])")
-_callers: Final = re.compile(r"([@#])(?=\w)")  # names and numbers of issues
-_line_start: Final = re.compile(r"^([-+=#])")
 
 
 def describe_run(examined: Examination) -> str:
@@ -35,9 +28,9 @@ def describe_run(examined: Examination) -> str:
         f"**Why:** {escape(diagnosis.why)}",
         f"**Numbers:** {escape(diagnosis.numbers)}" if diagnosis.numbers else "",
         f"**Next:** {escape(diagnosis.next_step)}",
-        _fenced(first.toml, "toml") if first is not None and first.toml else "",
+        fenced(first.toml, "toml") if first is not None and first.toml else "",
         _emulation(run.emulated),
-        _table(("figure", "value"), _numbers(diagnosis)),
+        table(("figure", "value"), _numbers(diagnosis)),
         "### Hypotheses\n\n" + escape(count_verdicts(diagnosis.findings) or "No cause was considered."),
         _hypotheses(diagnosis),
         *(_what_if(changes) if changes else []),
@@ -45,14 +38,6 @@ def describe_run(examined: Examination) -> str:
         _provenance(run),
     ]
     return "\n\n".join(block for block in blocks if block) + "\n"
-
-
-def escape(words: object) -> str:
-    """`words` as plain Markdown text on one line."""
-    line = " ".join(printable(str(words)).split())
-    line = _markup.sub(r"\\\1", line)
-    line = _callers.sub("\\1\u200b", line)  # a space that is not seen keeps a tracker from linking
-    return _line_start.sub(r"\\\1", line)
 
 
 def _emulation(emulated: bool | None) -> str:
@@ -80,7 +65,7 @@ def _hypotheses(diagnosis: Diagnosis) -> str:
     rows = [show_finding(finding) for finding in diagnosis.findings]
     cells = [(row.cause, row.predicted_cost, row.measured_cost, row.verdict, row.decided) for row in rows]
     return (
-        _table(("cause", "predicted cost", "measured cost", "verdict", "the number that decided"), cells)
+        table(("cause", "predicted cost", "measured cost", "verdict", "the number that decided"), cells)
         if cells
         else ""
     )
@@ -96,21 +81,9 @@ def _what_if(changes: Sequence[ChangeRow]) -> list[str]:
         )
         for row in changes
     ]
-    return ["### What if", _table(("change", "predicted gain", "options", "pays when"), rows)]
+    return ["### What if", table(("change", "predicted gain", "options", "pays when"), rows)]
 
 
 def _provenance(run: Run) -> str:
     rows = [("command", show_command(run)), *list_facts(run)]
-    body = _table(("fact", "value"), rows)
-    return f"<details><summary>Provenance</summary>\n\n{body}\n\n</details>"
-
-
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *([escape(cell) for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _fenced(body: str, language: str) -> str:
-    longest = max((len(run) for run in re.findall(r"`+", body)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return f"{fence}{language}\n{body}\n{fence}"
+    return folded("Provenance", table(("fact", "value"), rows))

@@ -7,7 +7,8 @@ import pytest
 from markdown_it import MarkdownIt
 
 from profiler.examination import examine
-from reports.run_markdown import describe_run, escape
+from reports.markdown import escape
+from reports.run_markdown import describe_run
 from tests.played_pipeline import Play, play
 from tests.run_builder import RunBuilder
 
