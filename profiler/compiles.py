@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +14,8 @@ from profiler.waits import stages
 
 least_part: Final = 0.1  # of the range that compilations must go on for, to have a time of their own
 least_s: Final = 10.0
+_least_times: Final = 5  # that a thread compiles anew: when fewer began and ended is chance
+_parts: Final = 10  # of a range, over which compiling may be spread
 _least_windows: Final = 5  # with a compilation, and without, to be compared
 _least_certainty: Final = 3.0  # standard errors between their paces
 compile_columns = ["stage", "index", "compiles", "recompiles", "seconds"]
@@ -30,6 +34,10 @@ class CompileStretch:
     def length_s(self) -> float:
         return self.end_s - self.begin_s
 
+    def range_ns(self, start_ns: int) -> tuple[float, float]:
+        """On the events' clock, on which the run started at `start_ns`."""
+        return start_ns + 1e9 * self.begin_s, start_ns + 1e9 * self.end_s
+
 
 def find_stretch(
     events: pd.DataFrame, windows: pd.DataFrame, lo_ns: int, hi_ns: int, start_ns: int
@@ -42,7 +50,8 @@ def find_stretch(
     ]
     times = np.unique(pd.concat(rises).to_numpy(dtype=np.int64)) if rises else np.zeros(0, dtype=np.int64)
     times = times[(times >= lo_ns) & (times < hi_ns)]
-    if len(times) < 2:
+    most = max((int(rise.between(lo_ns, hi_ns, inclusive="left").sum()) for rise in rises), default=0)
+    if most < _least_times:  # several threads often meet a new shape together
         return None
     pause_ns = float(np.median(np.diff(times)))
     begin, end = float(times[0]), min(float(times[-1]) + pause_ns, float(hi_ns))
@@ -104,6 +113,31 @@ def count_compiles(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame
             }
         )
     return pd.DataFrame(rows, columns=compile_columns)
+
+
+def measure_scatter(
+    events: pd.DataFrame, stretch: CompileStretch | None, lo_ns: int, hi_ns: int, start_ns: int
+) -> float | None:
+    """How far what compiling takes may be off, were the same to go on: relative.
+
+    The standard error of the mean over tenths of the stretch, or else of [lo_ns, hi_ns): what fell into one
+    of them says little of the next, what fills all of them is sure. Where seconds were not told,
+    recompilations are counted instead. None where there were none.
+    """
+    mine = events[events["stage"].isin(stages)]
+    spans = mine[(mine["kind"] == "span") & (mine["name"] == "compile")]
+    first_ns, last_ns = (lo_ns, hi_ns) if stretch is None else stretch.range_ns(start_ns)
+    edges = np.linspace(first_ns, last_ns, _parts + 1)
+    start = spans["t_ns"].to_numpy(dtype=float)[:, None]
+    end = start + spans["dur_ns"].to_numpy(dtype=float)[:, None]
+    taken = np.diff(np.clip(edges, start, np.maximum(end, start)), axis=1).sum(axis=0)
+    if not taken.any():
+        gauges = mine[(mine["kind"] == "gauge") & (mine["name"] == "recompiles")]
+        pairs = tuple(itertools.pairwise(edges))
+        by_thread = [own for _, own in gauges.groupby(["stage", "index"])]
+        taken = np.array([sum(_rise(own, int(lo), int(hi)) for own in by_thread) for lo, hi in pairs])
+    mean = float(taken.mean())
+    return float(taken.std(ddof=1)) / math.sqrt(_parts) / mean if mean > 0 else None
 
 
 def tuning_seconds(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> float | None:

@@ -21,6 +21,7 @@ from profiler.compiles import (
     compile_columns,
     count_compiles,
     find_stretch,
+    measure_scatter,
     tuning_seconds,
 )
 from profiler.copy_times import read_copies
@@ -60,7 +61,8 @@ class Timeline:
     takes     drafter index, where (home, away, n/a), takes, bytes
     batches   one row a stage and batch: how long its work took (profiler/batch_times.py)
     compiles  one row a stage thread that compiled (profiler/compiles.py); `tuning_s`: seconds in which torch
-              timed kernels to choose from, or None; `compile_stretch`: when they compiled again and again
+              timed kernels to choose from, or None; `compile_stretch`: when they compiled again and again;
+              `compile_scatter`: how unevenly, as the relative standard error of the time it took
     gil       which threads waited for the GIL or for a CPU, and who held it (profiler/gil_waits.py)
     gpus      one row a GPU of the run (profiler/gpus.py)
     idle_gaps when a GPU stood still for 100 ms or more (profiler/idle_gaps.py); `idle_unknown`: {uuid: why
@@ -82,6 +84,7 @@ class Timeline:
     batches: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=batch_columns))
     compiles: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=compile_columns))
     compile_stretch: CompileStretch | None = None
+    compile_scatter: float | None = None
     tuning_s: float | None = None
     gil: GilWaits = field(default_factory=GilWaits)
     gpus: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=gpu_columns))
@@ -132,6 +135,7 @@ class Timeline:
         lo_ns, hi_ns = _range(events, spans, steady, run.samples)
         hi_ns = hi_ns if end_ns is None else min(hi_ns, end_ns)
         gil = measure_gil(run.samples, lo_ns, hi_ns)
+        stretch = find_stretch(events, windows, lo_ns, hi_ns, start_ns)
         threads, overlap_s = close_threads(spans, lo_ns, hi_ns, gil.by_tid)
         depths = weigh_depths(events, run.config_values, lo_ns, hi_ns)
         gpus = measure_gpus(run, lo_ns, hi_ns)
@@ -150,7 +154,8 @@ class Timeline:
             samples=_samples(run.samples, start_ns, lo_ns, hi_ns),
             batches=read_batch_times(events, lo_ns, hi_ns),
             compiles=count_compiles(events, lo_ns, hi_ns),
-            compile_stretch=find_stretch(events, windows, lo_ns, hi_ns, start_ns),
+            compile_stretch=stretch,
+            compile_scatter=measure_scatter(events, stretch, lo_ns, hi_ns, start_ns),
             tuning_s=tuning_seconds(events, lo_ns, hi_ns),
             gil=gil,
             gpus=gpus,

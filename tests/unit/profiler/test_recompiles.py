@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from dflash.contract.arrowlog import ArrowLog
 from dflash.contract.events import event_schema
-from profiler.compiles import CompileStretch, find_stretch
+from profiler.compiles import CompileStretch, find_stretch, measure_scatter
 from profiler.diagnosis import diagnose
 from profiler.finding import Diagnosis, Finding
+from profiler.rules.recompiles_from_varying_shapes import least_sure_cost
 from profiler.run import Run
 from profiler.steady import read_windows
 from profiler.timeline import Timeline
@@ -20,13 +22,20 @@ from tests.run_builder import RunBuilder, start_ns
 cause = "recompiles-from-varying-shapes"
 
 
-def compile_inside(path: Path, *, part: float, first: int, last: int, stage: str = "target") -> None:
-    """Put a compilation at the start of the stage's forwards number first to last, taking `part` of each."""
+def compile_inside(
+    path: Path, *, part: float, first: int = 0, last: int = 0, chosen: Sequence[int] = (), target: int = 0
+) -> None:
+    """Put a compilation at the start of a target's forwards number first to last, taking `part` of each.
+
+    `chosen`: these instead.
+    """
     events = Run.open(path).events
-    work = {"target": "forward", "drafter": "backward"}[stage]
-    spans = events[(events["stage"] == stage) & (events["name"] == work)]
-    log = ArrowLog(path / "events" / "compiles.arrow", event_schema)
-    for count, span in enumerate(spans.iloc[first:last].to_dict("records"), start=1):
+    spans = events[
+        (events["stage"] == "target") & (events["name"] == "forward") & (events["index"] == target)
+    ]
+    log = ArrowLog(path / "events" / f"compiles-{target}.arrow", event_schema)
+    taken = spans.iloc[list(chosen)] if chosen else spans.iloc[first:last]
+    for count, span in enumerate(taken.to_dict("records"), start=1):
         shared = {name: span[name] for name in ("t_ns", "stage", "index", "device", "clock", "tid")}
         rows = [
             {**shared, "kind": "span", "name": "compile", "dur_ns": int(span["dur_ns"] * part)},
@@ -83,12 +92,71 @@ def test_compiling_in_the_first_steps_is_warm_up(tmp_path: Path) -> None:
     assert diagnosis.primary.cause == "target-bound-healthy"
 
 
-def test_a_few_long_compilations_are_no_pattern(tmp_path: Path) -> None:
-    path = play(tmp_path / "run", targets=1, windows=20, batches_per_window=2, backward_s=2.5, depth=30)
-    compile_inside(path, part=1.0, first=24, last=28)
-    _, _, finding = look(path)
-    assert finding.measured_cost_share is not None
+few = {"windows": 20, "batches_per_window": 2}  # 40 forwards of 1 s
+
+
+def test_a_burst_of_long_compilations_is_no_pattern(tmp_path: Path) -> None:
+    path = play(tmp_path / "run", targets=1, **few)
+    compile_inside(path, part=1.0, first=22, last=26)
+    _, diagnosis, finding = look(path)
+    assert finding.measured_cost_share == pytest.approx(0.12, abs=0.02)
     assert finding.verdict == "rejected"
+    assert "fell into few parts of the time" in finding.summary
+    assert diagnosis.primary is None, "nor is anything else to blame"
+
+
+def test_the_same_compilations_spread_over_the_run_are_one(tmp_path: Path) -> None:
+    path = play(tmp_path / "run", targets=1, **few)
+    compile_inside(path, part=1.0, chosen=(10, 18, 26, 34))
+    timeline, diagnosis, finding = look(path)
+    assert timeline.compile_stretch is None, "when so few began and ended is chance"
+    assert diagnosis.primary == finding
+    assert finding.measured_cost_share == pytest.approx(0.12, abs=0.02)
+    assert "Stages compile anew" in diagnosis.headline
+    evidence = {item.name: item.value for item in finding.evidence}
+    assert evidence["recompilations after warm-up"] == 4
+    sure = evidence["lost at least, if it goes on so"]
+    assert sure is not None
+    assert least_sure_cost < sure < 0.6 * finding.measured_cost_share
+
+
+@pytest.mark.parametrize("part", [0.1, 0.6])
+def test_a_few_short_compilations_cost_little(tmp_path: Path, part: float) -> None:
+    path = play(tmp_path / "run", targets=1, **few)
+    compile_inside(path, part=part, chosen=(10, 18, 26, 34))
+    _, _, finding = look(path)
+    assert finding.verdict == "rejected"
+    assert finding.measured_cost_share == pytest.approx(0.12 * part, abs=0.02)
+
+
+def test_targets_that_meet_a_new_shape_together_are_no_pattern(tmp_path: Path) -> None:
+    path = play(tmp_path / "run", targets=3, drafters=2, windows=20, batches_per_window=6)
+    for target in range(3):
+        compile_inside(path, part=1.0, chosen=(16, 17, 26), target=target)
+    _, _, finding = look(path)
+    evidence = {item.name: item.value for item in finding.evidence}
+    assert evidence["recompilations after warm-up"] == 9
+    assert finding.measured_cost_share == pytest.approx(0.09, abs=0.01)
+    assert finding.verdict == "rejected"
+    assert "fell into few parts of the time" in finding.summary, "two moments say nothing of a third"
+
+
+def test_the_scatter_is_the_error_of_the_mean_over_tenths(tmp_path: Path) -> None:
+    def scatter(name: str, times: Sequence[float], secs: float) -> float | None:
+        builder = RunBuilder(tmp_path / name)
+        for count, at_s in enumerate(times, start=1):
+            if secs:
+                builder.span("target", 0, "compile", at_s, at_s + secs)
+            builder.gauge("target", 0, "recompiles", at_s, count)
+        return measure_scatter(Run.open(builder.finish()).events, None, start_ns, start_ns + 10**11, start_ns)
+
+    assert scatter("none", (), 1.0) is None
+    assert scatter("one", (55.0,), 4.0) == pytest.approx(1.0)
+    assert scatter("each", [10.0 * n + 2 for n in range(10)], 3.0) == pytest.approx(0.0, abs=1e-6)
+    # Half of the tenths: a deviation of as much as the mean, over ten.
+    assert scatter("half", (5.0, 25.0, 45.0, 65.0, 85.0), 2.0) == pytest.approx(1 / 3)
+    assert scatter("untimed", (5.0, 25.0, 45.0, 65.0, 85.0), 0.0) == pytest.approx(1 / 3)
+    assert scatter("outside", (150.0,), 1.0) is None
 
 
 def test_the_stretch_runs_from_the_first_recompilation_to_the_pause_after_the_last(tmp_path: Path) -> None:
