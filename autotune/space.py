@@ -265,10 +265,6 @@ class SearchSpace:
         """Searched knobs that change what is trained: losses of trials that differ in them say nothing."""
         return tuple(path for path in self.paths if not find_knob(path, all_knobs).meta.neutral)
 
-    def trains_the_same(self, ours: Values, theirs: Values) -> bool:
-        """Whether two combinations train the same thing, so that their losses must agree."""
-        return all(ours.get(path) == theirs.get(path) for path in self.changes_training)
-
     def point(self, values: Values) -> Point:
         """`values` as a hashable tuple."""
         return tuple(values[path] for path in self.paths)
@@ -357,3 +353,9 @@ class SearchSpace:
     def describe(self) -> dict[str, list[Any]]:
         """{path: choices}, for JSON."""
         return {dimension.path: list(dimension.choices) for dimension in self.dimensions}
+
+
+def trains_the_same(space: Space, ours: Values, theirs: Values) -> bool:
+    """Whether two combinations train the same thing, so that their losses must agree."""
+    changing = space.changes_training if isinstance(space, SearchSpace) else ()
+    return all(ours.get(path) == theirs.get(path) for path in changing)

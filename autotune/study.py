@@ -24,8 +24,8 @@ from autotune.planning import configurations_left, plan_next
 from autotune.recommendation import find_rates, rank, recommend
 from autotune.runner import Preparing, Request, Runner
 from autotune.searcher import Searcher, Stop, Task
-from autotune.space import Space
-from autotune.telemetry import Failed, FailureKind, Outcome, Telemetry
+from autotune.space import Space, trains_the_same
+from autotune.telemetry import Failed, FailureKind, Outcome, Telemetry, Values
 from autotune.trial import Trial, TrialState
 from dflash.contract.errors import DFlashError, UsageError, ran_out_of_memory
 from dflash.contract.rundir import utc_now
@@ -237,7 +237,7 @@ class Study:
             return Failed(FailureKind.out_of_memory if memory else FailureKind.error, text)
 
     def _judge(self, trial: Trial, outcome: Outcome) -> Trial:
-        return judge(trial, outcome, reference_losses(self._space, self.history.trials))
+        return judge(trial, outcome, reference_losses(self._space, self.history.trials, trial.values))
 
     def _tell(self, kind: str, message: str, trial: Trial) -> None:
         self._progress(ProgressEvent(kind, message, trial, configurations_left(self.history)))
@@ -281,10 +281,15 @@ def judge(trial: Trial, outcome: Outcome, reference: Sequence[float | None]) -> 
     return over.replacing(unhealthy=find_illness(over.measurement, reference))
 
 
-def reference_losses(space: Space, trials: Sequence[Trial]) -> tuple[float | None, ...]:
-    """The losses that a healthy trial must show; empty where none are known."""
+def reference_losses(space: Space, trials: Sequence[Trial], values: Values) -> tuple[float | None, ...]:
+    """The losses that a healthy trial of `values` must show; empty where none are known.
+
+    None are, too, where the values change what is trained.
+    """
     start = find_start(space, trials)
-    return start.measurement.losses if start and start.is_candidate and start.measurement else ()
+    if start is None or not start.is_candidate or start.measurement is None:
+        return ()
+    return start.measurement.losses if trains_the_same(space, start.values, values) else ()
 
 
 def count_complaints(trials: Sequence[Trial]) -> tuple[tuple[str, int], ...]:

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from autotune.result import load_study
+from autotune.space import Dimension, SearchSpace
 from autotune.storage import TrialLog
 from autotune.study import judge
 from autotune.telemetry import Failed, FailureKind
@@ -202,6 +203,21 @@ def test_trials_count_over_all_invocations(runner_of, searched):
     more = runner_of(speed)
     searched(more, trials=6, repeats=0)
     assert len(more.ran) == 2
+
+
+def test_losses_are_not_compared_where_something_else_is_trained(
+    runner_of, searched, base_of, measurement_of
+):
+    layers = Dimension("drafter.layers", (2, 5), changes_training=True)
+    space = SearchSpace((layers, Dimension("transport.depth", (1, 2))), base_of("drafter.layers=2"), 2)
+
+    def speed_of(config):
+        other = config.drafter.layers == 5 or config.transport.depth == 1
+        return measurement_of(1000.0, losses=tuple((4.0 if other else 8.0) - 0.1 * i for i in range(20)))
+
+    result, _ = searched(runner_of(speed_of), space=space, trials=4, repeats=0)
+    ill = {(t.values["drafter.layers"], t.values["transport.depth"]) for t in result.trials if t.unhealthy}
+    assert ill == {(2, 1)}, "depth alone changes nothing that is trained"
 
 
 def test_a_killed_trial_is_run_once_more(runner_of, searched, tmp_path, space, trial_of):
