@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from dflash.faults.pace import Pace
 from dflash.links import Link
 from dflash.trainer import Trainer
 from dflash.transport.carrier import Edge, LogicalCarrier
+from dflash.transport.paths import AutoPath
 
 OnBatch = Callable[[int, Batch], None]  # index of the stage, its batch; inside the stage's span of work
 OnSend = Callable[[int, HiddenStates, Probe], None]  # outside of spans
@@ -62,6 +64,27 @@ class Rig:
     def is_drafter(self, edge: Edge) -> bool:
         """Whether the edge leads from the host to a drafter."""
         return edge.src is None and edge.dst in self.trainer.devices.drafters
+
+    def is_to_drafter(self, edge: Edge, target: int | None = None, drafter: int | None = None) -> bool:
+        """Whether the edge leads from a target to a drafter (or from that one, or to that one)."""
+        sources, homes = self.trainer.devices.targets, self.trainer.devices.drafters
+        return edge.src in (sources if target is None else sources[target : target + 1]) and edge.dst in (
+            homes if drafter is None else homes[drafter : drafter + 1]
+        )
+
+    def go_round(self, target: int, drafter: int) -> None:
+        """Let path auto have found the link between those two slow, as its probe finds a real one."""
+        trainer, path = self.trainer, self.trainer.transport._path
+        if not isinstance(path, AutoPath):
+            return
+        pair = trainer.devices.targets[target].name, trainer.devices.drafters[drafter].name
+        path._ways = {**path._ways, pair: "pinned"}
+        trainer.routes = tuple(
+            replace(route, path="pinned", peer_gb_per_s=None, why="peer is slowed by --inject")
+            if (route.src, route.dst) == pair
+            else route
+            for route in trainer.routes
+        )
 
     def is_between_drafters(self, edge: Edge) -> bool:
         """Whether both ends are drafters."""

@@ -58,6 +58,15 @@ def remote_buffers(rig: Rig, lost: float) -> None:
     rig.slow_links(partial(rig.is_target, index=0), rig.pace.forward_s * (rig.pace.straggling(lost) - 1))
 
 
+def straggling_link(rig: Rig, lost: float) -> None:
+    """The link of target 0 to the first drafter is slow, its siblings' are not."""
+    rig.slow_links(rig.is_to_drafter, _quick_share * rig.pace.forward_s)
+    # Its copies run beside the next forward, which waits for them: they take as long as that target may.
+    slow_s = rig.pace.forward_s * rig.pace.straggling(lost)
+    rig.slow_links(partial(rig.is_to_drafter, target=0, drafter=0), slow_s)
+    rig.go_round(0, 0)
+
+
 def slow_gradients(rig: Rig, lost: float) -> None:
     """Gradients of all drafters but the first arrive late at every window's end, and all wait for them."""
     trained_s = rig.pace.step_s / rig.pace.drafters

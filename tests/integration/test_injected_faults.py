@@ -1,4 +1,4 @@
-"""Sixteen planted faults and a healthy run: each live on logical devices, each named for what it is.
+"""Seventeen planted faults and a healthy run: each live on logical devices, each named for what it is.
 
 Faults take about half of the throughput by sleeping, or hold what others need. A run in which other jobs had
 the CPUs says nothing: then it is made again.
@@ -40,6 +40,7 @@ by_events = (
     "recompiles",
     "slow-target",
     "remote-buffers",
+    "straggling-link",
     "scalar-sync",
     "slow-kernels",
     "small-batches",

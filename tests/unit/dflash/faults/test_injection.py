@@ -17,6 +17,8 @@ from dflash.faults.injection import Injection, prepare_injected, truth_variable
 from dflash.faults.pace import Pace
 from dflash.faults.rig import Rig
 from dflash.trainer import Trainer
+from dflash.transport.carrier import Edge, LogicalCarrier
+from dflash.transport.paths import AutoPath
 
 
 def test_a_request_is_a_name_and_a_strength() -> None:
@@ -101,6 +103,38 @@ def test_homes_of_a_shared_queue_follow_no_turns(tmp_path: Path, preset: str) ->
         dispatch.release(homes[-1], 100)
     away = sum(home != turn % 2 for turn, home in enumerate(homes))  # if drafters take in turn
     assert (25 <= away <= 75) == (preset == "shared")
+
+
+def test_a_straggling_link_is_one_of_those_between_targets_and_drafters(tmp_path: Path) -> None:
+    data = write_conversations(tmp_path / "conversations.jsonl")
+    config = small_config(data).replacing({"transport.preset": "peer", "pipeline.split": "2-2"})
+    trainer = prepare_injected("straggling-link:0.25", config)
+    carrier = trainer.transport._carrier
+    assert isinstance(carrier, LogicalCarrier)
+    (one, two), (first, second) = trainer.devices.targets, trainer.devices.drafters
+    speeds = {
+        (src, dst): carrier._link(Edge(src, dst, "peer")).gigabytes_per_s
+        for src in (one, two)
+        for dst in (first, second)
+    }
+    slow = speeds.pop((one, first))
+    assert len(set(speeds.values())) == 1
+    # A copy takes twice what a forward does, as target 0 shall; its siblings' take a fiftieth.
+    assert min(speeds.values()) / slow == pytest.approx(2.0 / 0.02)
+
+
+def test_path_auto_goes_round_the_slow_link_as_if_it_had_been_probed(tmp_path: Path) -> None:
+    data = write_conversations(tmp_path / "conversations.jsonl")
+    config = small_config(data).replacing({"transport.preset": "auto"})
+    trainer = prepare_injected("straggling-link:0.25", config)
+    one, two = trainer.devices.targets
+    (home,) = trainer.devices.drafters
+    path = trainer.transport._path
+    assert isinstance(path, AutoPath)
+    assert (path._way(one, home), path._way(two, home)) == ("pinned", "peer")
+    told = {(route.src, route.dst): route.path for route in trainer.routes}
+    assert told[one.name, home.name] == "pinned"
+    assert told[two.name, home.name] == "peer"
 
 
 def test_every_fault_stands_under_its_own_name() -> None:
