@@ -18,7 +18,9 @@ import difflib
 import re
 from collections.abc import Iterable
 
-_memory_words = re.compile(r"out of memory|OutOfMemory|MemoryError|[Cc]an(?:no|')t allocate memory")
+_memory_words = re.compile(
+    r"out of memory|OutOfMemory|OUT_OF_MEMORY|STATUS_ALLOC_FAILED|MemoryError|[Cc]an(?:no|')t allocate memory"
+)
 _memory_remedy = "lower pipeline.token_budget, transport.depth or, for a drafter, objective.chunk_blocks"
 
 

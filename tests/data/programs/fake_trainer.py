@@ -1,7 +1,7 @@
 """Stands in for `python -m dflash`: `fake_trainer.py run CONFIG` leaves a run as the trainer would.
 
 FAKE_TRAINER chooses how it ends: ok (default), short (of time), used_up (data), oom,
-refused, segv, silent, hang.
+refused, segv, silent, hang, stall (after some windows), nan, xid.
 """
 
 import json
@@ -29,10 +29,17 @@ def main() -> int:
         return fail(run, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", 1)
     if fate == "refused":
         return fail(run, "there is no such data file\n  where: nowhere.jsonl", 2)
+    if fate == "nan":
+        return fail(run, "the loss or its gradient is not finite, training stops", 1)
+    if fate == "xid":
+        return fail(run, "RuntimeError: CUDA error: unspecified launch failure", 1)
     if fate == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
     if fate == "hang":
         (run.path / "hanging").touch()
+        time.sleep(600)
+    if fate == "stall":
+        write_windows(run, config, 5)
         time.sleep(600)
     time.sleep(float(os.environ.get("FAKE_TRAINER_SECONDS", "0")))
     write_windows(run, config, 5 if fate in ("short", "used_up") else 30)
@@ -44,8 +51,8 @@ def main() -> int:
     return 0
 
 
-def write_windows(run: RunDir, config, count: int) -> None:
-    window_s = {"host": 0.4, "shared": 0.3, "pinned": 0.2, "peer": 0.1}[config.transport.preset]
+def write_windows(run: RunDir, config, count: int, slower: float = 1.0) -> None:
+    window_s = slower * {"host": 0.4, "shared": 0.3, "pinned": 0.2, "peer": 0.1}[config.transport.preset]
     log, probe = open_events(run.events / f"trainer-{os.getpid()}.arrow")
     start_ns = time.monotonic_ns()
     for window in range(count):

@@ -1,0 +1,157 @@
+"""A trial in progress, watched from outside: does it still get on, and is its GPU still there.
+
+A run that hangs is ended long before its time limit, by the process group and pid that the recorder knows.
+Knows nothing of what the run trains.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+from autotune.failure_words import hang_words
+from autotune.gpus import GpuWatch
+from dflash.contract.events import event_schema
+from dflash.contract.rundir import RunDir
+
+if TYPE_CHECKING:
+    from profiler.child import Exit, Watched
+    from profiler.live.stream import StreamTail
+    from profiler.recorder import Recording, RecordOptions
+
+start_limit_s = 600.0  # for loading and compiling, until the first window has ended
+least_stall_s = 180.0  # without a window: a compilation in the middle may take a minute or two
+stall_windows = 20  # … and so many times as long as a window usually takes
+look_every_s = 1.0
+gpu_every_s = 5.0
+
+
+@dataclass(slots=True)
+class RunWatch:
+    """Looks at a run directory that is being written. `look` says why the run must be ended, or None.
+
+    Times are seconds of one clock that the caller reads.
+    """
+
+    run_path: Path
+    began_s: float
+    gpus: GpuWatch | None = None
+    reason: str | None = None
+    _tails: dict[Path, StreamTail] = field(default_factory=dict)
+    _ends_ns: list[int] = field(default_factory=list)
+    _seen_s: float | None = None  # when the last new window was seen
+    _looked_s: float = float("-inf")
+    _gpus_asked_s: float = float("-inf")
+
+    def look(self, now_s: float) -> str | None:
+        """Read what is new, not too often, and judge."""
+        if self.reason is None and now_s - self._looked_s >= look_every_s:
+            self._looked_s = now_s
+            if new := self._new_ends():
+                self._ends_ns += new
+                self._seen_s = now_s
+            self.reason = self._find_stall(now_s) or self._find_lost(now_s)
+        return self.reason
+
+    def _find_stall(self, now_s: float) -> str | None:
+        if self._seen_s is None:
+            waited_s = now_s - self.began_s
+            return f"{hang_words} {waited_s:.0f} s from the start" if waited_s > start_limit_s else None
+        waited_s = now_s - self._seen_s
+        if waited_s <= max(least_stall_s, stall_windows * self._usual_window_s()):
+            return None
+        return f"{hang_words} {waited_s:.0f} s after {len(self._ends_ns)} windows"
+
+    def _usual_window_s(self) -> float:
+        """The median of those seen, 0 before there are two."""
+        ends = sorted(self._ends_ns)
+        lengths = sorted(b - a for a, b in itertools.pairwise(ends))
+        return lengths[len(lengths) // 2] / 1e9 if lengths else 0.0
+
+    def _find_lost(self, now_s: float) -> str | None:
+        if self.gpus is None or now_s - self._gpus_asked_s < gpu_every_s:
+            return None
+        self._gpus_asked_s = now_s
+        return self.gpus.find_lost()
+
+    def _new_ends(self) -> list[int]:
+        """When windows ended (CLOCK_MONOTONIC ns), of those not seen before."""
+        from profiler.live.stream import StreamTail
+
+        ends = []
+        for path in RunDir(self.run_path).events.glob("*.arrow"):
+            tail = self._tails.setdefault(path, StreamTail(path, event_schema, "events"))
+            rows = tail.read_new().select(["kind", "name", "t_ns"]).to_pylist()
+            ends += [row["t_ns"] for row in rows if (row["kind"], row["name"]) == ("mark", "window")]
+        return ends
+
+
+class WatchedChild:
+    """A child of the recorder whose every `wait` is also a look at how the run gets on."""
+
+    def __init__(self, child: Watched, watch: RunWatch, stop: threading.Event) -> None:
+        self._child, self._watch, self._stop = child, watch, stop
+        self.pid = child.pid
+
+    @property
+    def launcher_pid(self) -> int:
+        """The ancestor of everything that the command starts."""
+        return self._child.launcher_pid
+
+    def release(self) -> None:
+        """Let the command begin."""
+        self._child.release()
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command's process group."""
+        self._child.signal(number)
+
+    def wait(self, timeout_s: float) -> Exit | None:
+        """How it ended, or None when it still runs after `timeout_s`."""
+        end = self._child.wait(timeout_s)
+        if end is None and self._watch.look(time.monotonic()) is not None:
+            self._stop.set()
+        return end
+
+    def close(self) -> None:
+        """End whatever still runs."""
+        self._child.close()
+
+
+def record_watched(
+    command: Sequence[str],
+    run_path: Path,
+    options: RecordOptions,
+    *,
+    start: Callable[..., Watched] | None = None,
+    gpus: GpuWatch | None = None,
+) -> Recording:
+    """As profiler.recorder.record; a run that hangs or loses its GPU is ended, and that is why it failed.
+
+    `start`: how the command becomes a process, if not as a child of its own.
+    """
+    from profiler.child import Child
+    from profiler.recorder import record
+
+    begin, stop = start or Child, threading.Event()
+    watch = RunWatch(run_path, time.monotonic(), gpus)
+
+    def start_watched(
+        line: Sequence[str], *, env: Mapping[str, str] | None = None, output: IO[bytes] | None = None
+    ) -> WatchedChild:
+        return WatchedChild(begin(line, env=env, output=output), watch, stop)
+
+    recording = record(command, run_path, options, stop=stop, start=start_watched)
+    reason = watch.reason
+    if reason is None and recording.exit_code != 0 and gpus is not None:
+        lost = gpus.find_lost()
+        reason = lost and f"{lost}; {recording.reason or 'no further reason'}"
+    if reason is None:
+        return recording
+    return dataclasses.replace(recording, exit_code=1, status="failed", reason=reason)
