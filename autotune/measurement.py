@@ -11,14 +11,18 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.telemetry import Cause, Failed, FailureKind, Outcome, Telemetry
-from dflash.contract.errors import RunError, ran_out_of_memory
+from autotune.failure_words import kind_in_words
+from autotune.interleaving import Segment
+from autotune.run_figures import describe_memory, describe_parts
+from autotune.telemetry import Cause, Failed, FailureKind, MemoryFigures, Outcome, Telemetry
+from dflash.contract.errors import RunError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from profiler.finding import ClosingSum, Diagnosis
     from profiler.run import Run
+    from profiler.timeline import Timeline
 
 losses_kept = 64  # enough to compare with the starting configuration on the same windows
 waits_kept = 8
@@ -34,19 +38,48 @@ def measure_run(run_path: Path) -> Outcome:
         examined.diagnosis.save(run_path)
     except RunError as error:
         return Failed(FailureKind.no_measurement, error.render())
-    return _measurement(examined.run, examined.diagnosis)
+    return _measurement(examined.run, examined.timeline, examined.diagnosis)
+
+
+def measure_segment(run_path: Path) -> Segment | None:
+    """The throughput of the run at `run_path` alone; None where it shows none."""
+    from profiler.run import Run
+    from profiler.steady import find_steady_range, read_windows
+    from profiler.throughput import throughput_of
+
+    try:
+        windows, _ = read_windows(Run.open(run_path).events)
+    except RunError:
+        return None
+    found = throughput_of(windows, find_steady_range(windows))
+    if found.tokens_per_s is None or found.low is None or found.high is None:
+        return None
+    return Segment(
+        tokens_per_s=found.tokens_per_s, low=found.low, high=found.high, windows=found.windows_used
+    )
+
+
+def failed_memory(run_path: Path) -> dict[str, MemoryFigures]:
+    """What a run that failed had taken, as far as it left a word of it."""
+    from profiler.run import Run
+
+    try:
+        return describe_memory(Run.open(run_path))
+    except RunError:
+        return {}
 
 
 def classify_failure(exit_code: int, reason: str) -> FailureKind:
     """The kind of a failure, from the recording's exit code and what it says of itself."""
-    if ran_out_of_memory(reason):
-        return FailureKind.out_of_memory
+    told = kind_in_words(reason)
+    if told is not None:
+        return told
     if exit_code > 128 and exit_code - 128 in set(signal.Signals):
         return FailureKind.crash
     return exit_kinds.get(exit_code, FailureKind.error)
 
 
-def _measurement(run: Run, diagnosis: Diagnosis) -> Outcome:
+def _measurement(run: Run, timeline: Timeline, diagnosis: Diagnosis) -> Outcome:
     throughput = diagnosis.throughput
     if throughput.tokens_per_s is None or throughput.low is None or throughput.high is None:
         return _without_throughput(run, throughput.reason or "the throughput is not known")
@@ -71,6 +104,7 @@ def _measurement(run: Run, diagnosis: Diagnosis) -> Outcome:
         verdict=diagnosis.headline,
         efficiency=diagnosis.capacities.pipeline_efficiency,
         waits=_waits(diagnosis.closing_sums),
+        **describe_parts(run, timeline),
     )
 
 

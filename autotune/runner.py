@@ -10,14 +10,18 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from autotune.measurement import classify_failure, measure_run
+from autotune.gpus import GpuWatch
+from autotune.measurement import classify_failure, failed_memory, measure_run
+from autotune.run_watch import record_watched, start_limit_s
 from autotune.telemetry import Failed, FailureKind, Outcome, Values
 from dflash.contract.config import TrainConfig
 from dflash.contract.rundir import python_command, write_text
 
-start_limit_s = 600.0  # for loading and compiling, before the training time counts
+if TYPE_CHECKING:
+    from profiler.recorder import Recording, RecordOptions
+
 stop_signals = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
@@ -26,20 +30,15 @@ class Request:
     """One run that is asked for."""
 
     values: Values  # of the searched knobs
-    config: (
-        TrainConfig | None
-    )  # in full, with the length of a trial; None where there is none behind the space
+    config: TrainConfig | None  # in full, with a trial's length; None: there is none behind the space
     seconds: float  # of training
     run_path: Path  # absolute, not there yet: for the run directory, where one is made
     number: int  # of the trial
     fresh: bool = False  # in a new process, nothing reused
     soak: bool = False  # over the worst mix of lengths, to see the memory's peak
-    beside: Values | None = (
-        None  # interleaved with this configuration, where the runner can; others ignore it
-    )
-    incumbent_low: float | None = (
-        None  # tokens/s that the fastest so far surely has: far below that is hopeless
-    )
+    # Interleaved with this configuration, where the runner can; others ignore it.
+    beside: Values | None = None
+    incumbent_low: float | None = None  # tokens/s that the fastest surely has: far below that is hopeless
 
 
 @runtime_checkable
@@ -67,31 +66,56 @@ class Preparing(Protocol):
 class RecordedRunner(Runner):
     """Every trial in a fresh process under the recorder, so that no failure reaches the next trial.
 
-    `trainer` starts a command line that ends in `run CONFIG_TOML`.
+    `trainer` starts a command line that ends in `run CONFIG_TOML`; `gpus` watches over GPUs, where there are
+    any.
     """
 
-    def __init__(self, trainer: Sequence[str] | None = None) -> None:
+    def __init__(self, trainer: Sequence[str] | None = None, gpus: GpuWatch | None = None) -> None:
         self._trainer = list(trainer or python_command())
+        self.gpus = gpus
 
     def run(self, request: Request) -> Outcome:
         """Record the trainer on the request's configuration."""
-        from profiler.recorder import RecordOptions, record
-
         config, run_path = request.config, request.run_path
         if config is None:
             return Failed(FailureKind.refused, "there is no training configuration behind this space")
-        config_path = run_path.with_name("config.toml")
-        write_text(config_path, config.to_toml())
-        options = RecordOptions(
-            gil=False,  # it stops the trainer's threads to look at them, which a measurement should not
-            log=run_path / "trainer.log",
-            # A window may end long after the time is up; a trial that needs thrice the time hangs.
-            time_limit_s=start_limit_s + 3 * config.run.max_seconds,
-        )
-        recording = record([*self._trainer, "run", str(config_path)], run_path, options)
-        if recording.exit_code in {128 + number for number in stop_signals}:
-            raise KeyboardInterrupt(recording.reason)
-        if recording.exit_code != 0 or recording.status == "failed":
-            reason = recording.reason or f"ended with exit code {recording.exit_code}"
-            return Failed(classify_failure(recording.exit_code, reason), reason)
-        return measure_run(run_path)
+        command = [*self._trainer, "run", str(write_config(config, run_path))]
+        command += ["--worst-case"] if request.soak else []
+        options = how_to_record(config, run_path)
+        return conclude(record_watched(command, run_path, options, gpus=self.gpus))
+
+    def prepare(self) -> None:
+        """Wait until the GPUs' memory is what it was before the first trial."""
+        if self.gpus is not None:
+            self.gpus.settle()
+
+
+def write_config(config: TrainConfig, run_path: Path) -> Path:
+    """Keep the configuration of a run beside its run directory, which is not there yet."""
+    path = run_path.with_name("config.toml" if run_path.name == "run" else f"{run_path.name}.toml")
+    write_text(path, config.to_toml())
+    return path
+
+
+def how_to_record(config: TrainConfig, run_path: Path) -> RecordOptions:
+    """How a trial is watched."""
+    from profiler.recorder import RecordOptions
+
+    return RecordOptions(
+        gil=False,  # it stops the trainer's threads to look at them, which a measurement should not
+        log=run_path / "trainer.log",
+        # A window may end long after the time is up; a trial that needs thrice the time hangs.
+        time_limit_s=start_limit_s + 3 * config.run.max_seconds,
+    )
+
+
+def conclude(recording: Recording) -> Outcome:
+    """What a recorded trial came to. Raises KeyboardInterrupt when the user stopped it."""
+    if recording.exit_code in {128 + number for number in stop_signals}:
+        raise KeyboardInterrupt(recording.reason)
+    run_path = recording.run.path
+    if recording.exit_code != 0 or recording.status == "failed":
+        reason = recording.reason or f"ended with exit code {recording.exit_code}"
+        kind = classify_failure(recording.exit_code, reason)
+        return Failed(kind, reason, failed_memory(run_path))
+    return measure_run(run_path)

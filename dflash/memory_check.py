@@ -172,7 +172,8 @@ def make_plan(
         known = free.get(place)
         free[place] = None if known is None else known + held
     memory = psutil.Process().memory_info()
-    return MemoryPlan(facts, plan_memory(facts), free, memory.rss - memory.shared)
+    own_bytes = memory.rss - memory.shared - (held_bytes or {}).get(host, 0)
+    return MemoryPlan(facts, plan_memory(facts), free, max(own_bytes, 0))
 
 
 def _as_routed(choice: TransportChoice, routes: Sequence[Route]) -> TransportChoice:

@@ -256,6 +256,13 @@ def _measured_links(timeline: Timeline, factors: Mapping[str, tuple[float, ...]]
     return found
 
 
+def mean_copies(timeline: Timeline) -> dict[str, tuple[float, float]]:
+    """By hop: bytes and seconds of one copy of a batch's states, means over all ends."""
+    sums = _sized_copies(timeline).groupby("hop")[["copies", "bytes", "seconds"]].sum()
+    means = sums[["bytes", "seconds"]].div(sums["copies"], axis=0)
+    return {str(hop): (float(size), float(s)) for hop, size, s in means.itertuples() if size > 0 and s > 0}
+
+
 def _hop(copy: pd.Series) -> str:
     """What kind of copy: one through host memory goes down to it or up from it."""
     if copy["path"] == "peer":
