@@ -49,10 +49,10 @@ class PeerProcess(Peer):
 
     def close(self) -> None:
         """End the process."""
-        with contextlib.suppress(OSError):
-            self._process.communicate(timeout=10)
-        self._process.kill()
-        self._process.wait()
+        with self._process:  # closes the pipes, and waits
+            with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+                self._process.communicate(timeout=10)
+            self._process.kill()
 
     def _say(self, what: Any) -> Any:
         assert self._process.stdin is not None
@@ -62,6 +62,7 @@ class PeerProcess(Peer):
             self._process.stdin.flush()
             return json.loads(self._process.stdout.readline())
         except (OSError, ValueError) as error:
+            self.close()
             told = self._log.read_text(errors="replace").strip().splitlines()[-3:]
             raise PeerError(f"{self._name} is gone: {' / '.join(told) or error}") from error
 

@@ -68,11 +68,8 @@ class OptunaPeer(Peer):
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         made = {"tpe": optuna.samplers.TPESampler, "gp": optuna.samplers.GPSampler}[sampler]
-        constraint = (lambda trial: (trial.user_attrs["excess"],)) if constrained else None
         self._constrained = constrained
-        self._study = optuna.create_study(
-            direction="maximize", sampler=made(seed=seed, constraints_func=constraint)
-        )
+        self._study = optuna.create_study(direction="maximize", sampler=made(seed=seed))
         self._choices = {name: list(each) for name, each in choices.items()}
         self._spread: dict[str, optuna.distributions.BaseDistribution] = {
             name: optuna.distributions.IntDistribution(0, len(each) - 1)
@@ -91,7 +88,8 @@ class OptunaPeer(Peer):
     def tell(self, score: float | None) -> None:
         if score is not None:
             self._slowest = min(score, self._slowest if self._slowest is not None else score)
-        self._trial.set_user_attr("excess", 1.0 if score is None else -1.0)
+        if self._constrained:
+            self._trial.set_constraint("memory", 1.0 if score is None else -1.0)
         # Under a constraint the value of what broke it should not count; a 0 far from all others would.
         lost = (self._slowest or 0.0) if self._constrained else 0.0
         self._study.tell(self._trial, lost if score is None else score)
