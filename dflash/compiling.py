@@ -145,7 +145,13 @@ class Compiled(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], *, dynamic: bool | None) -> None:
         self._plain = function
-        self._run = torch.compile(_with_own_cache(function), dynamic=dynamic, fullgraph=True, backend=backend)
+        self._run = torch.compile(
+            _with_own_cache(function),
+            dynamic=dynamic,
+            fullgraph=True,
+            backend=backend,
+            options=_options_for_any_size() if backend == "inductor" else None,
+        )
         self._giving_up = threading.Lock()
         self.failure: str | None = None  # why it runs as it stands
 
@@ -207,6 +213,16 @@ def warm_up(calls: Iterable[tuple[Device, Callable[[], object]]]) -> float:
             if device.torch_device.type == "cuda":
                 torch.cuda.empty_cache()  # what this thread's stream leaves, no stage's stream could take
     return time.monotonic() - start_s
+
+
+def _options_for_any_size() -> dict[str, str | int | bool | Callable[..., Any]]:
+    """Keeps Inductor from choices that hold for some sizes only, which it would guard.
+
+    Whether two reductions of one tensor in different orders become one kernel it decides by the number of
+    rows: a batch of 40 tiles of rows was another compilation than one of 39, in the midst of training.
+    """
+    known = hasattr(torch._inductor.config.triton, "mix_order_reduction")
+    return {"triton.mix_order_reduction": False} if known else {}
 
 
 def _with_own_cache(function: Callable[P, R]) -> Callable[P, R]:

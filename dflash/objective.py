@@ -96,13 +96,15 @@ class _HeadLoss(torch.autograd.Function):
         correct = torch.zeros(labels.shape[1], dtype=torch.float32, device=hidden.device)
         gradient = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         blocks = (*labels.shape, -1)
+        # Of about one size: a compiler would make a case of its own of a last chunk with one block.
+        count = max(1, -(-len(labels) // chunk))
         parts = zip(
-            torch.split(hidden.view(blocks), chunk),
-            torch.split(labels, chunk),
-            torch.split(weights, chunk),
+            torch.tensor_split(hidden.view(blocks), count),
+            torch.tensor_split(labels, count),
+            torch.tensor_split(weights, count),
             strict=True,
         )
-        slopes = None if gradient is None else torch.split(gradient.view(blocks), chunk)
+        slopes = None if gradient is None else torch.tensor_split(gradient.view(blocks), count)
         for index, (states, wanted, weight) in enumerate(parts):
             logits = functional.linear(states.flatten(0, 1), head)
             part, hits, slope = terms(logits, wanted, weight, alpha)

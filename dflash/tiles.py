@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.contract.activations import tile_rows
+from dflash.contract.activations import least_tiles, tile_rows
 
 tile = tile_rows  # rows and columns; the memory plan counts by the same
 
@@ -48,8 +48,8 @@ class TileMask:
 
 
 def padded(rows: int) -> int:
-    """Rows up to a whole tile, at least one."""
-    return max(1, -(-rows // tile)) * tile
+    """Rows up to a whole tile, at least two: of one, a compiler would make a case of its own."""
+    return max(least_tiles, -(-rows // tile)) * tile
 
 
 def mask_tiles(anchors: Places, positions: Places, block_size: int, window: int | None) -> TileMask:

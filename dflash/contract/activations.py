@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 float_bytes = 4
-tile_rows = 128  # rows and columns of a tile: compiled kernels take rows in whole tiles
+tile_rows = 128  # rows and columns of a tile: compiled kernels take rows in whole tiles,
+least_tiles = 2  # and no fewer
 # Of one document, in one call of the plain attention: its mask and scores stay small, and early blocks do not
 # pay for context they cannot see.
 blocks_per_call = 64
@@ -141,7 +142,7 @@ class DrafterWork:
         return self._in_tiles(self.batch.tokens)
 
     def _in_tiles(self, rows: int) -> int:
-        return max(1, -(-rows // tile_rows)) * tile_rows if self.compiled else rows
+        return max(least_tiles, -(-rows // tile_rows)) * tile_rows if self.compiled else rows
 
     def kept(self) -> tuple[Term, ...]:
         """What the whole forward keeps for its backward; received states are not counted here."""

@@ -137,3 +137,14 @@ def test_other_sizes_need_no_compilation_and_no_wait_for_the_device():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs
+
+
+def test_batches_of_any_size_need_no_compilation():
+    """The compiler likes to decide by sizes: one tile, or so many rows that other kernels pay."""
+    one = replica("flex", "bfloat16")
+    for batch in batches[:2]:
+        train(one, batch)
+    graphs = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for seed, (lengths, anchors) in enumerate([((60,), 1), ((12_000, 11_000), 1), ((900, 800), 700)]):
+        train(one, make_batch(lengths, anchors, seed))
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == graphs

@@ -55,4 +55,4 @@ def test_tiles_that_a_batch_carries_are_used(make_batch):
 def test_padding_adds_rows_of_zeros_up_to_whole_tiles(make_batch):
     view = FlexView.of(make_batch([[1] * 130], [[1, 2]], 16), layers, cpu)
     assert view.pad_context(torch.ones(130, 3)).sum(1).tolist() == [3.0] * 130 + [0.0] * 126
-    assert view.pad_blocks(torch.ones(32, dtype=torch.int64)).tolist() == [1] * 32 + [0] * 96
+    assert view.pad_blocks(torch.ones(32, dtype=torch.int64)).tolist() == [1] * 32 + [0] * 224

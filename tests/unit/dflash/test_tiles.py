@@ -72,14 +72,14 @@ def test_some_tiles_are_whole(make_batch):
     assert tiles_of(batch, None).whole.counts.tolist() == [7] * 10
 
 
-def test_a_batch_without_anchors_has_one_tile_of_padding(make_batch):
+def test_a_batch_without_anchors_has_two_tiles_of_padding(make_batch):
     mask = tiles_of(make_batch([[1] * 130], [[]], block_size), None)
-    assert (mask.first.tolist(), mask.last.tolist()) == ([0] * tile, [0] * tile)
-    assert mask.partial.counts.tolist() == [1]
-    assert mask.partial.columns[0, 0] == 0
-    assert mask.whole.counts.tolist() == [0]
+    assert (mask.first.tolist(), mask.last.tolist()) == ([0] * 2 * tile, [0] * 2 * tile)
+    assert mask.partial.counts.tolist() == [1, 1]
+    assert mask.partial.columns[:, 0].tolist() == [0, 1]
+    assert mask.whole.counts.tolist() == [0, 0]
 
 
-@pytest.mark.parametrize(("rows", "expected"), [(0, 128), (1, 128), (128, 128), (129, 256)])
-def test_rows_are_padded_to_whole_tiles_at_least_one(rows, expected):
+@pytest.mark.parametrize(("rows", "expected"), [(0, 256), (1, 256), (256, 256), (257, 384)])
+def test_rows_are_padded_to_whole_tiles_at_least_two(rows, expected):
     assert padded(rows) == expected
