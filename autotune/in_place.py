@@ -144,7 +144,7 @@ class InPlaceRunner(Runner):
     def _run_alone(self, request: Request, config: TrainConfig) -> Outcome:
         hopeless = HopelessRun(0.0 if request.soak else request.incumbent_low or 0.0)
         recording, stopped = self._record(config, request.run_path, hopeless.add, worst_case=request.soak)
-        outcome = conclude(recording)
+        outcome = conclude(recording, soak=request.soak)
         if stopped is not None and hopeless.seen is not None and recording.exit_code == 0:
             return _cut_short(outcome, hopeless.seen, stopped)
         if isinstance(outcome, Telemetry):

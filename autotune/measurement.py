@@ -59,6 +59,22 @@ def measure_segment(run_path: Path) -> Segment | None:
     )
 
 
+def measure_soak(run_path: Path) -> Outcome:
+    """The memory that the soak at `run_path` took; its pace is that of all windows, and no measurement."""
+    from profiler.run import Run
+    from profiler.steady import read_windows
+
+    try:
+        run = Run.open(run_path)
+    except RunError as error:
+        return Failed(FailureKind.no_measurement, error.render())
+    windows, _ = read_windows(run.events)
+    if not len(windows):
+        return Failed(FailureKind.too_short, "fewer than two windows ended in a soak")
+    pace = float(windows["tokens"].sum() / windows["seconds"].sum())
+    return Telemetry(tokens_per_s=pace, steps=len(windows), memory=describe_memory(run))
+
+
 def failed_memory(run_path: Path) -> dict[str, MemoryFigures]:
     """What a run that failed had taken, as far as it left a word of it."""
     from profiler.run import Run

@@ -11,7 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.history import History, explored, find_start
+from autotune.recommendation import recommend
 from autotune.searcher import Searcher, Stop, Task
+from autotune.soak import plan_soak
 from autotune.telemetry import FailureKind
 from autotune.trial import Trial, TrialState
 from dflash.contract.errors import DFlashError
@@ -21,25 +23,27 @@ stretches = 3  # at most
 hopeless_failures = 3  # the first trials, all failed for one reason, before the search gives up
 
 
-def plan_next(searcher: Searcher, history: History, gpus: int = 0) -> Task | Stop:
+def plan_next(searcher: Searcher, history: History, gpus: int = 0, *, soaks: bool = False) -> Task | Stop:
     """The next run, with its training time, or why there is none. `gpus`: those a GPU-hour is counted over.
 
-    Raises DFlashError when the searcher proposes what the space does not hold.
+    `soaks`: what would be recommended is first run at its hungriest. Raises DFlashError when the searcher
+    proposes what the space does not hold.
     """
     seconds = history.effort.seconds * stretch_factor ** min(stretches, len(_too_short_starts(history)))
     spent = _find_spent_budget(history, gpus)
     if spent is not None:
         return spent
-    task = _rerun(history.trials) or _longer_start(history, seconds) or _give_up(history)
-    if task is None:
-        task = searcher.next(history)
-    if isinstance(task, Stop):
-        return task
-    if task.repeat_of is None and task.retry_of is None:
-        _check(task, history)
+    found = _rerun(history.trials) or _longer_start(history, seconds) or _give_up(history)
+    if found is None:
+        found = searcher.next(history)
+    if isinstance(found, Task) and found.repeat_of is None and found.retry_of is None:
+        _check(found, history)
         if len(explored(history.trials)) >= history.effort.trials:
-            return Stop("the effort is spent")
-    return task if task.seconds is not None else replace(task, seconds=seconds)
+            found = Stop("the effort is spent")
+    if isinstance(found, Stop):
+        soak = plan_soak(history, recommend(searcher, history)) if soaks else None
+        return found if soak is None else replace(soak, seconds=seconds)
+    return found if found.seconds is not None else replace(found, seconds=seconds)
 
 
 def describe_progress(history: History, planned: Task | Stop) -> str:

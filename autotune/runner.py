@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from autotune.gpus import GpuWatch
-from autotune.measurement import classify_failure, failed_memory, measure_run
+from autotune.measurement import classify_failure, failed_memory, measure_run, measure_soak
 from autotune.run_watch import record_watched, start_limit_s
 from autotune.telemetry import Failed, FailureKind, Outcome, Values
 from dflash.contract.config import TrainConfig
@@ -48,6 +48,7 @@ class Runner(Protocol):
     def run(self, request: Request) -> Outcome:
         """Make one run.
 
+        A runner that honours `soak` says so by an attribute `soaks = True`.
         A failure of the trial is an outcome, not an exception. When the user stops it, the run is ended
         before KeyboardInterrupt is raised. When it returns, nothing of the trial is at work any more.
         """
@@ -70,6 +71,8 @@ class RecordedRunner(Runner):
     any.
     """
 
+    soaks = True
+
     def __init__(self, trainer: Sequence[str] | None = None, gpus: GpuWatch | None = None) -> None:
         self._trainer = list(trainer or python_command())
         self.gpus = gpus
@@ -82,7 +85,7 @@ class RecordedRunner(Runner):
         command = [*self._trainer, "run", str(write_config(config, run_path))]
         command += ["--worst-case"] if request.soak else []
         options = how_to_record(config, run_path)
-        return conclude(record_watched(command, run_path, options, gpus=self.gpus))
+        return conclude(record_watched(command, run_path, options, gpus=self.gpus), soak=request.soak)
 
     def prepare(self) -> None:
         """Wait until the GPUs' memory is what it was before the first trial."""
@@ -109,7 +112,7 @@ def how_to_record(config: TrainConfig, run_path: Path) -> RecordOptions:
     )
 
 
-def conclude(recording: Recording) -> Outcome:
+def conclude(recording: Recording, *, soak: bool = False) -> Outcome:
     """What a recorded trial came to. Raises KeyboardInterrupt when the user stopped it."""
     if recording.exit_code in {128 + number for number in stop_signals}:
         raise KeyboardInterrupt(recording.reason)
@@ -118,4 +121,4 @@ def conclude(recording: Recording) -> Outcome:
         reason = recording.reason or f"ended with exit code {recording.exit_code}"
         kind = classify_failure(recording.exit_code, reason)
         return Failed(kind, reason, failed_memory(run_path))
-    return measure_run(run_path)
+    return measure_soak(run_path) if soak else measure_run(run_path)

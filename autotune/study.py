@@ -24,6 +24,7 @@ from autotune.planning import configurations_left, plan_next
 from autotune.recommendation import find_rates, rank, recommend
 from autotune.runner import Preparing, Request, Runner
 from autotune.searcher import Searcher, Stop, Task
+from autotune.soak import find_tightness
 from autotune.space import Space, trains_the_same
 from autotune.telemetry import Failed, FailureKind, Outcome, Telemetry, Values
 from autotune.trial import Trial, TrialState
@@ -101,6 +102,7 @@ class Study:
         self._space, self._searcher = space, searcher
         whatever: object = runner
         self._prepare = whatever.prepare if isinstance(whatever, Preparing) else _prepare_nothing
+        self._soaks = getattr(whatever, "soaks", False) is True
         self._run_once: Run = runner.run if isinstance(runner, Runner) else runner
         self._effort = effort or Effort()
         self._store = store or MemoryStore()
@@ -138,7 +140,7 @@ class Study:
 
     def step(self) -> Trial | None:
         """Make the next run; the trial it became, or None when the search is done."""
-        planned = self._ended or plan_next(self._searcher, self.history, self._gpus)
+        planned = self._ended or plan_next(self._searcher, self.history, self._gpus, soaks=self._soaks)
         if isinstance(planned, Stop):
             self._ended = planned
             return None
@@ -276,8 +278,10 @@ def judge(trial: Trial, outcome: Outcome, reference: Sequence[float | None]) -> 
     `reference`: the losses of the starting configuration on the same windows.
     """
     over = trial.judged(outcome)
-    if over.measurement is None or over.soak:  # a soak trains on other data
+    if over.measurement is None:
         return over
+    if over.soak:  # on other documents, of which losses say nothing
+        return over.replacing(unhealthy=find_tightness(over.measurement))
     return over.replacing(unhealthy=find_illness(over.measurement, reference))
 
 
