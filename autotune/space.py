@@ -11,16 +11,17 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
 from autotune.arithmetic import Limits, MemoryArithmetic, set_up_arithmetic
+from autotune.shortages import Shortages
 from autotune.telemetry import Values
 from autotune.twins import Twins
 from dflash.contract.config import TrainConfig, all_knobs
-from dflash.contract.errors import ConfigError, DeviceError
+from dflash.contract.errors import ConfigError, DeviceError, DFlashError
 from dflash.contract.knobs import find_knob
 from dflash.contract.model_shapes import UnknownShape
 
@@ -156,7 +157,6 @@ class RuledOut:
     reason: str  # the first one's
 
 
-hungry_depths = ("transport.depth", "pipeline.prefetch_depth")  # the deeper, the more memory
 too_many_devices = "more devices than there are"
 no_difference = "the same as another one"
 too_large = "does not fit into memory"
@@ -190,30 +190,51 @@ class SearchSpace:
         if obstacle is not None:
             raise self._refusal(obstacle)
 
-    def _refusal(self, obstacle: Obstacle) -> DeviceError:
+    def _refusal(self, obstacle: Obstacle) -> DFlashError:
+        if not self.configurations:
+            return self._nothing_runs()
         in_memory = obstacle.kind == too_large
         return DeviceError(
             "the starting configuration cannot run on this machine",
             where="memory" if in_memory else "pipeline.split",
             found=obstacle.reason,
-            remedy=self._memory_remedy()
-            if in_memory
-            else "start from a smaller split, for example --set pipeline.split=1-1, or colocated-1 "
-            "on a single device",
+            remedy=f"start from one that can, for example {self._nearest_start()}",
         )
 
-    def _memory_remedy(self) -> str:
-        """The start that fits with the fewest changes."""
+    def _nearest_start(self) -> str:
+        """The settings that lead to one that can run, as few as will do."""
         start = self.baseline
-        fitting = min(
-            self.configurations,
-            key=lambda values: sum(value != start[path] for path, value in values.items()),
-            default=None,
+
+        def changes(values: Values) -> list[str]:
+            return [f"--set {path}={value}" for path, value in values.items() if value != start[path]]
+
+        return " ".join(changes(min(self.configurations, key=lambda values: len(changes(values)))))
+
+    def _nothing_runs(self) -> DFlashError:
+        """No usage is at fault: whatever is asked for, nothing runs."""
+        rows = [f"{out.count} combinations: {out.kind} (for example {out.reason})" for out in self.ruled_out]
+        remedy = "widen the space, or start from another configuration"
+        if any(out.kind == too_large for out in self.ruled_out):
+            remedy = (
+                "GPUs with more memory, or a smaller target: the smallest combination needs "
+                f"{self._smallest()}"
+            )
+        return DFlashError(
+            "no combination of the space can run on this machine, so nothing is recommended",
+            found="\n    ".join(["", *rows]),
+            remedy=remedy,
         )
-        if fitting is None:
-            return "no combination of the space fits: it takes GPUs with more memory, or a smaller target"
-        changes = [f"--set {path}={value}" for path, value in fitting.items() if value != start[path]]
-        return "start from one that may fit, for example " + " ".join(changes)
+
+    def _smallest(self) -> str:
+        """The least that any combination needs of one place."""
+        arithmetic, needs = self.arithmetic, []
+        assert isinstance(arithmetic, MemoryArithmetic)
+        for values in self._every():
+            obstacle = self.find_obstacle(values)
+            if obstacle is not None and obstacle.kind == too_large:
+                ledger = arithmetic.ledger(self.config(values), likely=False)
+                needs.append(max(ledger.needed_bytes(place) for place in ledger.places))
+        return f"at least {min(needs) / 1e9:.1f} GB on one place"
 
     @property
     def baseline(self) -> dict[str, Any]:
@@ -245,8 +266,7 @@ class SearchSpace:
     def _survey(self) -> tuple[tuple[dict[str, Any], ...], tuple[RuledOut, ...]]:
         possible: list[dict[str, Any]] = []
         others: dict[str, RuledOut] = {}
-        for point in itertools.product(*(dimension.choices for dimension in self.dimensions)):
-            values = dict(zip(self.paths, point, strict=True))
+        for values in self._every():
             obstacle = self.find_obstacle(values)
             if obstacle is None:
                 possible.append(values)
@@ -254,6 +274,11 @@ class SearchSpace:
             known = others.get(obstacle.kind, RuledOut(obstacle.kind, 0, values, obstacle.reason))
             others[obstacle.kind] = dataclasses.replace(known, count=known.count + 1)
         return tuple(possible), tuple(sorted(others.values(), key=lambda each: -each.count))
+
+    def _every(self) -> Iterator[dict[str, Any]]:
+        """All combinations, possible or not, in the order of the choices."""
+        for point in itertools.product(*(dimension.choices for dimension in self.dimensions)):
+            yield dict(zip(self.paths, point, strict=True))
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -301,39 +326,27 @@ class SearchSpace:
         double = self._twins.find(config)
         if double is not None:
             return Obstacle(no_difference, double)
-        shortage = self._find_shortage(values, config)
+        shortage = self._shortages.find(values)
         return None if shortage is None else Obstacle(too_large, shortage)
 
-    def _find_shortage(self, values: Values, config: TrainConfig) -> str | None:
-        """Of those alike the hungriest is asked first, then the leanest, so that few need be asked."""
-        if isinstance(self.arithmetic, UnknownShape):
-            return None
-        hungriest, leanest = self._extremes
-        if self._shortage_at({**values, **hungriest}) is None:
-            return None
-        return self._shortage_at({**values, **leanest}) or self.arithmetic.why_not(config)
-
-    def _shortage_at(self, values: Values) -> str | None:
-        point = self.point(values)
-        if point not in self._shortages:
-            assert isinstance(self.arithmetic, MemoryArithmetic)
-            self._shortages[point] = self.arithmetic.why_not(self.config(values))
-        return self._shortages[point]
+    @cached_property
+    def _shortages(self) -> Shortages:
+        return self._shortages_by(lambda arithmetic, config: arithmetic.why_not(config))
 
     @cached_property
-    def _shortages(self) -> dict[Point, str | None]:
-        return {}
+    def _unlikely(self) -> Shortages:
+        return self._shortages_by(lambda arithmetic, config: arithmetic.why_unlikely(config))
 
-    @cached_property
-    def _extremes(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Choices of knobs that need most memory, and least, whatever the other knobs are."""
-        searched = {dimension.path: dimension.choices for dimension in self.dimensions}
-        depths = [path for path in hungry_depths if path in searched]
-        most = {path: max(searched[path]) for path in depths}
-        least = {path: min(searched[path]) for path in depths}
-        if len(searched.get("drafter.checkpointing", ())) > 1:
-            most["drafter.checkpointing"], least["drafter.checkpointing"] = "none", "layers"
-        return most, least
+    def _shortages_by(self, ask: Callable[[MemoryArithmetic, TrainConfig], str | None]) -> Shortages:
+        def answer(values: Values) -> str | None:
+            arithmetic = self.arithmetic
+            return None if isinstance(arithmetic, UnknownShape) else ask(arithmetic, self.config(values))
+
+        return Shortages({dimension.path: dimension.choices for dimension in self.dimensions}, answer)
+
+    def why_unlikely(self, values: Values) -> str | None:
+        """Why the longest documents would be too much for a combination that may run, or None."""
+        return self._unlikely.find(values)
 
     @cached_property
     def arithmetic(self) -> MemoryArithmetic | UnknownShape:

@@ -6,6 +6,7 @@ Knows nothing of devices or of what else is configured.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 from dflash.contract.errors import ConfigError
 
@@ -21,6 +22,7 @@ class Split:
     colocated: bool = False
 
     @classmethod
+    @cache  # a space of thousands of configurations asks for a few splits again and again
     def parse(cls, text: str) -> Split:
         """`"3-1"` as Split(3, 1), `"colocated-2"` as Split(2, 2, colocated=True). Raises ConfigError."""
         first, _, second = text.partition("-")

@@ -4,7 +4,7 @@ import pytest
 
 from autotune.arithmetic import Limits
 from autotune.space import Dimension, SearchSpace, too_large, trains_the_same
-from dflash.contract.errors import ConfigError, DeviceError
+from dflash.contract.errors import ConfigError, DeviceError, DFlashError
 
 
 def test_knob_that_changes_the_training_signal_is_refused():
@@ -76,28 +76,46 @@ big = (
 )
 
 
+def least_gb(space):
+    """What each combination needs at least of one GPU."""
+    ledgers = [space.arithmetic.ledger(space.config(v), likely=False) for v in space.configurations]
+    return sorted(max(each.needed_bytes(p) for p in each.places if p != "host") / 1e9 for each in ledgers)
+
+
 def test_what_cannot_fit_is_ruled_out_and_counted(base_of):
     budgets = Dimension("pipeline.token_budget", (4096, 8192, 65536))
     depths = Dimension("transport.depth", (2, 64))
     checkpointing = Dimension("drafter.checkpointing", ("none", "layers"))
-    space = on_gpus(22.3, base_of(*big), budgets, depths, checkpointing)
-    assert [(each.kind, each.count) for each in space.ruled_out] == [(too_large, 12 - space.size)]
-    assert 0 < space.size < 12
+    base = base_of(*big, "drafter.checkpointing=layers")
+    roomy = on_gpus(500, base, budgets, depths, checkpointing)
+    assert (roomy.size, roomy.ruled_out) == (12, ())
+    needs = least_gb(roomy)
+    space = on_gpus(needs[5] + 1e-6, base, budgets, depths, checkpointing)
+    assert space.size == 6
     (out,) = space.ruled_out
+    assert (out.kind, out.count) == (too_large, 6)
     assert out.example not in space.configurations
     assert "GB needed on cuda:" in out.reason
     assert space.why_not(out.example) == out.reason
     for values in space.configurations:  # asking of others first changes no answer
         assert space.arithmetic.why_not(space.config(values)) is None
-    assert len(on_gpus(500, base_of(*big), budgets, depths, checkpointing).configurations) == 12
 
 
 def test_a_start_that_cannot_fit_is_told_what_may(base_of):
-    base = base_of(*big, "pipeline.token_budget=65536")
+    base, budgets = base_of(*big, "pipeline.token_budget=65536"), Dimension("token_budget", (4096, 65536))
+    needs = least_gb(on_gpus(500, base, budgets))
     with pytest.raises(DeviceError, match=r"--set pipeline\.token_budget=4096"):
-        on_gpus(22.5, base, Dimension("pipeline.token_budget", (4096, 65536)))
-    with pytest.raises(DeviceError, match="no combination of the space fits"):
-        on_gpus(10, base, Dimension("pipeline.token_budget", (4096, 65536)))
+        on_gpus((needs[0] + needs[1]) / 2, base, budgets)
+
+
+def test_where_nothing_can_run_the_reasons_are_told_and_it_is_nobodys_usage(base_of):
+    budgets, splits = Dimension("pipeline.token_budget", (4096, 65536)), Dimension("split", ("1-1", "9-1"))
+    with pytest.raises(DFlashError, match="no combination of the space can run") as caught:
+        on_gpus(10, base_of(*big), budgets, splits)
+    assert caught.value.exit_code == 1
+    assert "2 combinations: does not fit into memory (for example at least " in caught.value.found
+    assert "2 combinations: more devices than there are" in caught.value.found
+    assert "needs at least 2" in caught.value.remedy
 
 
 def test_an_empty_space_is_refused(base_of):
