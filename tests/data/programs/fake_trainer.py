@@ -1,13 +1,16 @@
 """Stands in for `python -m dflash`: `fake_trainer.py run CONFIG` leaves a run as the trainer would.
 
 FAKE_TRAINER chooses how it ends: ok (default), short (of time), used_up (data), oom,
-refused, segv, silent, hang, stall (after some windows), nan, xid.
+refused, segv, silent, hang, stall (after some windows), nan, xid; hungry (out of memory from 2048 tokens
+on, with a thread, half a gigabyte and a child process left behind).
 """
 
 import json
 import os
 import signal
+import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from dflash.contract.events import open_events
 from dflash.contract.rundir import RunDir
 
 window_tokens = 4000
+kept = []
 
 
 def main() -> int:
@@ -26,6 +30,9 @@ def main() -> int:
         return 7
     run.update(config=config.values(), emulated=True)
     if fate == "oom":
+        return fail(run, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", 1)
+    if fate == "hungry" and config.pipeline.token_budget >= 2048:
+        leak(run)
         return fail(run, "OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", 1)
     if fate == "refused":
         return fail(run, "there is no such data file\n  where: nowhere.jsonl", 2)
@@ -66,6 +73,13 @@ def write_windows(run: RunDir, config, count: int, slower: float = 1.0) -> None:
         at_ns = start_ns + int((window + jitter) * window_s * 1e9)
         probe.mark("window", t_ns=at_ns, window=window, tokens=window_tokens, note=json.dumps(note))
     log.close()
+
+
+def leak(run: RunDir) -> None:
+    threading.Thread(target=time.sleep, args=(600,), daemon=True).start()
+    kept.append(bytearray(500_000_000))
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+    (run.path / "leaked").write_text(str(child.pid))
 
 
 def fail(run: RunDir, reason: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""A search to be killed: `slow_search.py STUDY_DIR SECONDS` tries 6 of 12 configurations, 2 repeats each.
+"""A search to be killed: `slow_search.py STUDY_DIR SECONDS [TRIALS]` tries 6 of 12, 2 repeats each.
 
 Every trial is a real child process in a session of its own, which only its environment ties to the study,
 so that it outlives a killed search. Says a line at every start and end of a trial.
@@ -40,12 +40,12 @@ class SlowRunner:
 def main() -> int:
     study_dir, seconds = Path(sys.argv[1]), sys.argv[2]
     dimensions = (Dimension("transport.preset", tuple(speeds)), Dimension("transport.depth", (1, 2, 4)))
-    base = load_config(None, ["pipeline.split=1-1", "transport.preset=host", "transport.depth=2"])
+    base = load_config(None, ["pipeline.split=1-2", "transport.preset=host", "transport.depth=2"])
     plan = SearchPlan(
         study_dir=study_dir,
-        space=SearchSpace(dimensions, base, 2),
+        space=SearchSpace(dimensions, base, 3),
         machine=Machine(cpu="a cpu", cpus=2),
-        effort=Effort(trials=6, repeats=2),
+        effort=Effort(trials=int(sys.argv[3]) if len(sys.argv) > 3 else 6, repeats=2),
     )
     try:
         search(plan, SlowRunner(seconds), lambda event: print(event.kind, event.message, flush=True))
