@@ -4,6 +4,7 @@ import signal
 import sys
 import threading
 import time
+from typing import ClassVar
 
 import psutil
 import pytest
@@ -49,6 +50,8 @@ def test_a_good_run_is_measured_and_diagnosed(run):
         ("oom", FailureKind.out_of_memory, "Tried to allocate 2.00 GiB"),
         ("refused", FailureKind.refused, "no such data file"),
         ("segv", FailureKind.crash, "SIGSEGV"),
+        ("nan", FailureKind.nan, "not finite"),
+        ("xid", FailureKind.driver_error, "unspecified launch failure"),
         ("silent", FailureKind.error, "the last words"),
         ("short", FailureKind.too_short, "at least 10 are needed"),
         ("used_up", FailureKind.data_used_up, "raise run.epochs or lower window.tokens"),
@@ -66,6 +69,39 @@ def test_a_trial_that_hangs_is_ended(run, monkeypatch):
     outcome, _ = run("hang")
     assert isinstance(outcome, Failed)
     assert outcome.kind is FailureKind.timeout
+
+
+def test_a_trial_that_gets_no_further_is_ended_and_nothing_of_it_is_left(run, monkeypatch):
+    monkeypatch.setattr("autotune.run_watch.least_stall_s", 0.5)
+    monkeypatch.setattr("autotune.run_watch.stall_windows", 0)
+    outcome, run_path = run("stall")
+    assert isinstance(outcome, Failed)
+    assert outcome.kind is FailureKind.hang
+    assert "no window ended for" in outcome.reason
+    assert "after 5 windows" in outcome.reason
+    assert not psutil.pid_exists(RunDir(run_path).manifest()["pids"]["trainer"])
+
+
+def test_a_gpu_that_went_while_a_trial_failed_is_what_is_blamed(data_dir, tmp_path, repository, monkeypatch):
+    class LostGpus:
+        answers: ClassVar = [None]  # at the start it is still there
+
+        def find_lost(self):
+            if self.answers:
+                return self.answers.pop()
+            return "GPU 1 (GPU-b): the GPU has fallen off the bus (NVML_ERROR_GPU_IS_LOST)"
+
+    monkeypatch.setenv("PYTHONPATH", str(repository))
+    monkeypatch.setenv("FAKE_TRAINER", "xid")
+    runner = RecordedRunner([sys.executable, str(data_dir / "programs/fake_trainer.py")], LostGpus())
+    (tmp_path / "trial").mkdir()
+    request = Request(
+        values={}, config=load_config(None), seconds=1.0, run_path=tmp_path / "trial/run", number=0
+    )
+    outcome = runner.run(request)
+    assert outcome.kind is FailureKind.lost_gpu
+    assert "fallen off the bus" in outcome.reason
+    assert "unspecified launch failure" in outcome.reason
 
 
 def test_ctrl_c_ends_the_run_before_it_is_passed_on(run, tmp_path):
