@@ -119,7 +119,7 @@ def _judge(
         verdict, shown, reason = _verdict(ratio, tolerance), ratio, None
     if verdict == "not known":
         reason = (
-            "its runs differ too little for their noise"
+            "measured, and not told apart by the noise"
             if runs
             else "no trial differs from the winner in this knob alone, and the others do not tell it apart"
         )

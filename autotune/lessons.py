@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from autotune.advice import advise
 from autotune.comparison import Interval, normal_quantile
 from autotune.history import group_runs
 from autotune.knob_worth import KnobWorths, judge_knobs
 from autotune.prediction_record import PredictionRecord, judge_predictions
 from autotune.projection import Projections, project
 from autotune.result import StudyResult
-from autotune.space import Space
+from autotune.space import RuledOut, Space
 from autotune.surface import Reading
 from autotune.tradeoffs import TradeOffs, weigh
 from autotune.training_length import TrainingLength, read_length
@@ -51,7 +52,10 @@ class Lessons:
     failed: tuple[TrialGroup, ...]
     excluded: tuple[TrialGroup, ...]  # finished, and unhealthy
     stopped_early: tuple[TrialGroup, ...]
+    not_applying: tuple[TrialGroup, ...]  # of an earlier space of the study
+    ruled_out: tuple[RuledOut, ...]  # by arithmetic, before anything ran
     projections: Projections
+    next_steps: tuple[str, ...]  # where nothing can be recommended
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON of everything above."""
@@ -60,8 +64,7 @@ class Lessons:
 
 def learn(result: StudyResult, *, forecast: bool = True) -> Lessons:
     """What `result` teaches. Without `forecast` no larger machine is looked at."""
-    space = result.identity.search_space()
-    trials = result.trials
+    space, trials = result.space, result.trials
     ran = [result.run_path(trial) for trial in trials if trial.measurement is not None]
     return Lessons(
         length=read_length(result.identity.base().run.epochs, ran),
@@ -70,8 +73,13 @@ def learn(result: StudyResult, *, forecast: bool = True) -> Lessons:
         trade_offs=weigh(result.standings, trials, emulated=result.identity.emulated),
         failed=group_failed(trials),
         excluded=_group(trials, lambda trial: trial.unhealthy),
-        stopped_early=_group(trials, lambda trial: trial.measurement and trial.measurement.stopped_early),
+        stopped_early=_group(
+            trials, lambda trial: trial.measurement.stopped_early if trial.measurement else None
+        ),
+        not_applying=_group_by({stray.trial.number: (stray.trial, stray.reason) for stray in result.strays}),
+        ruled_out=space.ruled_out,
         projections=_project(result) if forecast else Projections(reason="not asked for"),
+        next_steps=advise(trials) if result.best is None else (),
     )
 
 
@@ -123,12 +131,15 @@ def group_failed(trials: Sequence[Trial]) -> tuple[TrialGroup, ...]:
     return _group(trials, lambda trial: trial.complaint if trial.state is TrialState.failed else None)
 
 
-def _group(trials: Sequence[Trial], reason_of: Any) -> tuple[TrialGroup, ...]:
+def _group(trials: Sequence[Trial], reason_of: Callable[[Trial], str | None]) -> tuple[TrialGroup, ...]:
+    reasons = {trial.number: (trial, reason_of(trial)) for trial in trials}
+    return _group_by({n: (trial, reason) for n, (trial, reason) in reasons.items() if reason})
+
+
+def _group_by(reasons: Mapping[int, tuple[Trial, str]]) -> tuple[TrialGroup, ...]:
     groups: dict[str, list[Trial]] = {}
-    for trial in trials:
-        reason = reason_of(trial)
-        if reason:
-            groups.setdefault(reason, []).append(trial)
+    for trial, reason in reasons.values():
+        groups.setdefault(reason, []).append(trial)
     told = [
         TrialGroup(
             reason=reason,
@@ -160,4 +171,6 @@ def _plain(value: Any) -> Any:
         return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple | list):
         return [_plain(each) for each in value]
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
     return value

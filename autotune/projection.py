@@ -1,7 +1,8 @@
 """What the recommended configuration would come to on more devices: a forecast from its own run.
 
-For each larger number of devices the split that the forecast ranks first. These are predictions, marked as
-such wherever they are shown. Knows nothing of the trials beside that run.
+For each larger number of devices the best split of the kind that ran (roles apart, or sharing devices), and
+the best of the other kind where the forecast puts it clearly ahead. These are predictions, marked as such
+wherever they are shown. Knows nothing of the trials beside that run.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from profiler.run import Run
 from profiler.timeline import Timeline
 
 usual_node: Final = 8  # GPUs of the largest machine that one process usually has
+clearly: Final = 1.05  # times as fast
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +33,7 @@ class Projection:
 
     split: str
     devices: int
-    tokens_per_s: Interval
-    ratio: float  # to the same configuration as it ran
+    ratio: Interval  # to the same configuration as it ran, 90 %
     limit: str  # what would set the pace
     doubts: tuple[str, ...]  # how far it goes beyond what was seen
 
@@ -54,10 +55,10 @@ def project(run_path: Path) -> Projections:
         predictor = Predictor([observe_run(run, Timeline.of(run))])
     except DFlashError as error:
         return Projections(reason=error.what)
-    found = [_best_of(run, run.config, predictor, count) for count in _counts(run.config.device_count)]
-    splits = tuple(each for each in found if each is not None)
+    counts = _counts(run.config.device_count)
+    splits = tuple(each for count in counts for each in _best_of(run, run.config, predictor, count))
     if not splits:
-        return Projections(reason="no larger split is allowed with this window and token budget")
+        return Projections(reason="no larger split is allowed with this window and token budget, or fits")
     return Projections(splits=splits)
 
 
@@ -66,26 +67,37 @@ def _counts(now: int) -> list[int]:
     return sorted({count for count in (2 * now, usual_node) if count > now})
 
 
-def _best_of(run: Run, config: TrainConfig, predictor: Predictor, devices: int) -> Projection | None:
-    choices = [choice for choice in _splits(config, devices) if fits_devices(run, choice)]
-    if not choices:
-        return None
-    rates = predictor.rank(Setting.of(choice) for choice in choices)
-    best = choices[max(range(len(choices)), key=lambda i: rates[i])]
-    told = predict_config(predictor, config, best)
+def _best_of(run: Run, config: TrainConfig, predictor: Predictor, devices: int) -> Iterator[Projection]:
+    """The best split of the kind that ran, and of the other where it is clearly better."""
+    now = config.split.colocated
+    kinds = [list(_splits(config, devices, kind)) for kind in (now, not now)]
+    best: Projection | None = None
+    for choices in kinds:
+        fitting = [choice for choice in choices if fits_devices(run, choice)]
+        if not fitting:
+            continue
+        rates = predictor.rank(Setting.of(choice) for choice in fitting)
+        told = _predict(predictor, config, fitting[max(range(len(fitting)), key=lambda i: rates[i])])
+        if best is None or told.ratio.mid > clearly * best.ratio.mid:
+            best = told
+            yield told
+
+
+def _predict(predictor: Predictor, now: TrainConfig, then: TrainConfig) -> Projection:
+    told = predict_config(predictor, now, then)
+    scale = told.ratio / told.tokens_per_s
     return Projection(
-        split=best.pipeline.split,
-        devices=devices,
-        tokens_per_s=Interval(told.tokens_per_s, told.low, told.high),
-        ratio=told.ratio,
+        split=then.pipeline.split,
+        devices=then.device_count,
+        ratio=Interval(told.ratio, told.low * scale, told.high * scale),
         limit=told.limit,
         doubts=tuple(doubt.text for doubt in told.doubts),
     )
 
 
-def _splits(config: TrainConfig, devices: int) -> Iterator[TrainConfig]:
+def _splits(config: TrainConfig, devices: int, colocated: bool) -> Iterator[TrainConfig]:
     apart = [f"{targets}-{devices - targets}" for targets in range(1, devices)]
-    for split in [*apart, f"colocated-{devices}"]:
+    for split in [f"colocated-{devices}"] if colocated else apart:
         try:
             yield config.replacing({"pipeline.split": split, "devices.gpus": 0})
         except DFlashError:

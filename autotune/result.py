@@ -22,7 +22,7 @@ from autotune.history import History, find_start
 from autotune.identity import Identity, read_identity
 from autotune.planning import describe_progress, plan_next
 from autotune.recommendation import Standing, find_rates, rank, recommend
-from autotune.searcher import Searcher
+from autotune.searcher import Searcher, Stop
 from autotune.space import SearchSpace
 from autotune.storage import read_trials
 from autotune.study import count_complaints
@@ -57,6 +57,7 @@ class StudyResult:
     why: tuple[str, ...]  # sentences
     failures: tuple[tuple[str, int], ...]  # reasons, most common first
     stop: str
+    gap_probability: float | None  # that something untried is better by more than the tolerance
 
     @property
     def best_toml(self) -> Path | None:
@@ -95,6 +96,7 @@ class StudyResult:
             "equals": list(self.equals),
             "why": list(self.why),
             "stop": self.stop,
+            "gap_probability": self.gap_probability,
             "failures": [{"reason": reason, "trials": count} for reason, count in self.failures],
             "standings": [
                 {
@@ -157,6 +159,7 @@ def conclude(
         why=tuple(explain(verdict, fastest, start, gain, equals)),
         failures=count_complaints(trials),
         stop=describe_progress(history, planned),
+        gap_probability=planned.gap_probability if isinstance(planned, Stop) else None,
     )
 
 

@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.layout import facts, plain, table
+from cli.layout import facts, plain
 from reports import text
 
 if TYPE_CHECKING:
+    from autotune.lessons import Lessons
     from autotune.result import StudyResult
     from autotune.search import SearchPlan
     from autotune.study import ProgressEvent
@@ -64,29 +65,38 @@ def describe_changes(start: dict[str, object], trial: Trial) -> str:
     return ", ".join(changes)
 
 
-def summarise_study(result: StudyResult, report: Path | None) -> str:
-    """What was found, with its interval, the reason, and what to do with it."""
+def summarise_study(result: StudyResult, lessons: Lessons, report: Path | None) -> str:
+    """What was found, with its interval, the reason, what to do with it, and what the trials teach."""
+    from cli import lessons_text
+    from reports.study_rows import describe_stop
+
     standing = result.standing_of(result.best)
     rows: list[tuple[str, str]] = []
     if result.best is not None:
-        start = result.identity.search_space().baseline
-        changed = describe_changes(start, result.best) or "the starting configuration"
+        changed = describe_changes(result.space.baseline, result.best) or "the starting configuration"
         rows.append(("best", f"trial {result.best.number}: {changed}"))
     if standing is not None:
         rate = standing.tokens_per_s
         runs = text.count_of(standing.runs, "run")
         interval = f"90 % interval {text.rate_range(rate.low, rate.high)}"
         rows.append(("throughput", f"{text.rate(rate.mid)}, {interval}, {runs}"))
-    rows += [("gain", _gain(result)), ("why", "\n".join(result.why)), ("search", result.stop)]
+        rows += lessons_text.tell_length(lessons, rate.mid)
+    rows += [("gain", _gain(result)), ("why", "\n".join(result.why))]
+    rows += [("search", "\n".join(describe_stop(result))), *lessons_text.tell_next_steps(lessons)]
     if result.identity.emulated:
         rows.append(("emulated", "on logical devices: this says nothing of the speed of GPUs"))
     if result.best_toml is not None:
         rows.append(("use it", f"dflash-train run {shlex.quote(str(result.best_toml))}"))
     if report is not None:
         rows.append(("report", str(report)))
-    failures = [(str(count), reason) for reason, count in result.failures]
-    reasons = ["", "failed or excluded:", table(("trials", "reason"), failures)] if failures else []
-    return plain("\n".join([facts(rows), *reasons]))
+    tables = [
+        *lessons_text.tell_contest(result, lessons),
+        *lessons_text.tell_knobs(lessons),
+        *lessons_text.tell_predictions(lessons),
+        *lessons_text.tell_trade_offs(lessons),
+        *lessons_text.tell_set_aside(lessons),
+    ]
+    return plain("\n".join([facts(rows), *tables]))
 
 
 def _gain(result: StudyResult) -> str:

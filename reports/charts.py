@@ -82,7 +82,7 @@ def _rate_trace(bar: RateBar) -> dict[str, Any]:
     return trace
 
 
-def _whiskers(bars: Sequence[RateBar | TrialPoint]) -> dict[str, Any]:
+def _whiskers(bars: Sequence[RateBar]) -> dict[str, Any]:
     above = [(bar.high - bar.tokens_per_s) if bar.high and bar.tokens_per_s else None for bar in bars]
     below = [(bar.tokens_per_s - bar.low) if bar.low and bar.tokens_per_s else None for bar in bars]
     return {
@@ -96,7 +96,7 @@ def _whiskers(bars: Sequence[RateBar | TrialPoint]) -> dict[str, Any]:
     }
 
 
-def _rate_with_range(bar: RateBar | TrialPoint) -> str:
+def _rate_with_range(bar: RateBar) -> str:
     said = text.rate(bar.tokens_per_s, bar.reason)
     if bar.low is not None and bar.high is not None:
         said += f" ({text.rate_range(bar.low, bar.high)})"
@@ -200,93 +200,3 @@ def marker_of(role: str, position: int) -> dict[str, Any]:
             "solidity": 0.22,
         }
     return marker
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrialPoint:
-    """One trial of a study: measured with an interval, or failed for a reason."""
-
-    number: int
-    name: str  # its configuration, short
-    tokens_per_s: float | None
-    low: float | None = None
-    high: float | None = None
-    role: str = "candidate"  # recommended, baseline, candidate, unhealthy, failed, unfinished
-    reason: str | None = None
-
-
-_trial_roles: Final = {
-    "candidate": ("measured", "circle", style.rest, 9),
-    "unhealthy": ("measured, but unhealthy", "circle-open", style.bad, 10),
-    "baseline": ("starting configuration", "square", style.wait, 12),
-    "recommended": ("recommended", "star", style.work, 17),
-    "failed": ("failed", "x-thin-open", style.bad, 10),
-    "unfinished": ("not finished", "circle-open", style.muted, 9),
-}
-_unmeasured: Final = ("failed", "unfinished")
-
-
-def draw_trials(points: Sequence[TrialPoint], name: str = "trials") -> Chart:
-    """Tokens a second of every trial in the order of trying; those without a figure on a strip below."""
-    traces = [
-        _trial_trace(role, [point for point in points if point.role == role])
-        for role in _trial_roles
-        if any(point.role == role for point in points)
-    ]
-    failed = any(point.role in _unmeasured for point in points)
-    layout = style.layout(
-        showlegend=True,
-        legend={"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
-        margin={"l": 12, "r": 16, "t": 48, "b": 44},
-        xaxis=style.axis(
-            title=style.axis_title("trial, in the order of trying"), anchor="y2" if failed else "y"
-        ),
-        yaxis=style.axis(
-            title=style.axis_title("tokens/s"), rangemode="tozero", domain=[0.16 if failed else 0, 1]
-        ),
-    )
-    if failed:
-        layout["yaxis2"] = style.axis(
-            domain=[0, 0.1],
-            range=[-1, 1],
-            tickvals=[0],
-            ticktext=["no figure"],
-            fixedrange=True,
-            showgrid=False,
-        )
-    said = " ".join(_trial_sentence(point) for point in points)
-    return Chart(
-        name=name,
-        spec={"data": traces, "layout": layout},
-        caption=f"Tokens per second of each trial, with its interval. {said}",
-        height_px=380,
-    )
-
-
-def _trial_trace(role: str, points: Sequence[TrialPoint]) -> dict[str, Any]:
-    words, symbol, colour, size = _trial_roles[role]
-    trace: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "markers",
-        "name": words,
-        "x": [point.number for point in points],
-        "y": [0 if role in _unmeasured else point.tokens_per_s for point in points],
-        "marker": {"symbol": symbol, "color": colour, "size": size, "line": {"color": colour, "width": 2}},
-        "customdata": [
-            [style.label(point.name), style.label(point.reason or _rate_with_range(point))]
-            for point in points
-        ],
-        "hovertemplate": "trial %{x}: %{customdata[0]}<br>%{customdata[1]}<extra></extra>",
-    }
-    if role in _unmeasured:
-        trace["yaxis"] = "y2"
-    else:
-        trace["error_y"] = {**_whiskers(points), "color": colour}
-    return trace
-
-
-def _trial_sentence(point: TrialPoint) -> str:
-    words = _trial_roles[point.role][0]
-    said = text.missing(point.reason) if point.tokens_per_s is None else _rate_with_range(point)
-    unhealthy = f" ({point.reason})" if point.role == "unhealthy" and point.reason else ""
-    return f"Trial {point.number}, {point.name}, {words}: {said}{unhealthy}."

@@ -6,31 +6,57 @@ trials are chosen.
 
 from __future__ import annotations
 
-import shlex
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from autotune.effort import Effort
+from autotune.lessons import Lessons, learn
 from autotune.recommendation import Standing
 from autotune.result import StudyResult, load_study
 from autotune.trial import TrialState
 from reports import text
-from reports.charts import draw_trials
-from reports.page import render_page, write_page
+from reports.lesson_rows import (
+    describe_knobs,
+    describe_predictions,
+    describe_projections,
+    describe_trade_offs,
+    list_projections,
+    show_group,
+    show_knob,
+    show_prediction,
+    show_ruled_out,
+    show_trade_off,
+    total,
+)
+from reports.page import Chart, render_page, write_page
 from reports.parts import Badge, Tile, VerdictCard, emulated_badge, say
-from reports.study_rows import show_point, show_standing, show_trial, times
+from reports.study_charts import draw_balance, draw_predictions, draw_trials, draw_worths
+from reports.study_points import show_energy, show_expectations, show_memory, show_point, show_worths
+from reports.study_rows import describe_stop, list_contest, show_trial, times
+from reports.study_verdict import name_verdict, next_steps, reasons, settings_of
+
+most_rows: Final = 500  # of a table; the JSON has all
 
 
 def write_study_report(study_path: Path, out: Path | None = None) -> Path:
     """Write the report of the study at `study_path` (default: report.html inside it). Raises RunError."""
-    return write_page(out or study_path / "report.html", render_study(load_study(study_path)))
+    result = load_study(study_path)
+    return write_report(result, learn(result), out)
 
 
-def render_study(result: StudyResult) -> str:
+def write_report(result: StudyResult, lessons: Lessons, out: Path | None = None) -> Path:
+    """The same of a study that was read already."""
+    return write_page(out or result.study_dir / "report.html", render_study(result, lessons))
+
+
+def render_study(result: StudyResult, lessons: Lessons) -> str:
     """The page of one study as HTML."""
-    trials = draw_trials([show_point(result, trial) for trial in result.trials])
-    trial_rows = [show_trial(trial) for trial in result.trials]
     name = result.study_dir.resolve().name
-    card = _card(result)
+    card = _card(result, lessons)
+    parts = [_results(result, lessons), _knobs(lessons), _predictions(lessons), _trade_offs(result, lessons)]
+    parts += [_all_trials(result), _set_aside(lessons)]
+    sections = {key: value for part in parts for key, value in part.items()}
     return render_page(
         "study.html.j2",
         title=f"{name}: {card.verdict}",
@@ -39,16 +65,83 @@ def render_study(result: StudyResult) -> str:
         badges=_badges(result),
         card=card,
         tiles=_tiles(result),
-        standings=[show_standing(result, standing) for standing in result.standings],
-        trials=trials,
-        trial_rows=trial_rows,
-        failed_rows=[row for row in trial_rows if row.tone == "bad"],
-        stop=result.stop,
+        stop=describe_stop(result),
         best_toml=result.best_config_toml(),
         space=[(path, ", ".join(map(str, choices))) for path, choices in result.identity.space.items()],
         facts=_provenance(result),
-        charts=[trials],
+        charts=[chart for chart in sections.values() if isinstance(chart, Chart)],
+        **sections,
     )
+
+
+def _results(result: StudyResult, lessons: Lessons) -> dict[str, object]:
+    return {
+        "contest": list_contest(result, lessons),
+        "projections": list_projections(result, lessons),
+        "projections_note": describe_projections(lessons.projections),
+    }
+
+
+def _knobs(lessons: Lessons) -> dict[str, object]:
+    worths = show_worths(lessons)
+    return {
+        "knob_rows": [show_knob(worth) for worth in lessons.knobs.knobs],
+        "knob_notes": describe_knobs(lessons.knobs),
+        "worths": draw_worths(worths) if any(each.ratio is not None for each in worths) else None,
+    }
+
+
+def _predictions(lessons: Lessons) -> dict[str, object]:
+    expected = show_expectations(lessons)
+    rows = [show_prediction(told) for told in lessons.predictions.trials]
+    return {
+        "prediction_rows": rows[:most_rows],
+        "prediction_notes": (*describe_predictions(lessons.predictions), *_say_left(rows)),
+        "predictions": draw_predictions(expected) if expected else None,
+    }
+
+
+def _trade_offs(result: StudyResult, lessons: Lessons) -> dict[str, object]:
+    told = lessons.trade_offs
+    rows = [show_trade_off(row) for row in told.configurations]
+    return {
+        "trade_off_rows": rows[:most_rows],
+        "trade_off_notes": (*describe_trade_offs(told), *_say_left(rows)),
+        "memory": None if told.memory_reason else draw_balance(*show_memory(result, lessons), name="memory"),
+        "energy": None if told.energy_reason else draw_balance(*show_energy(result, lessons), name="energy"),
+    }
+
+
+def _all_trials(result: StudyResult) -> dict[str, object]:
+    rows = [show_trial(trial) for trial in result.trials]
+    return {
+        "trials": draw_trials([show_point(result, trial) for trial in result.trials]),
+        "trial_rows": rows[:most_rows],
+        "trial_notes": _say_left(rows),
+    }
+
+
+def _set_aside(lessons: Lessons) -> dict[str, object]:
+    """What cannot win, by what happened to it: heading, head of the reasons, rows."""
+    groups = [
+        ("Failed", "reason", lessons.failed),
+        ("Ran, and excluded as unhealthy", "reason", lessons.excluded),
+        ("Stopped early", "because", lessons.stopped_early),
+        ("Of an earlier space", "does not apply because", lessons.not_applying),
+    ]
+    return {
+        "set_aside": [
+            (f"{heading}: {text.count_of(total(told), 'trial')}", head, [show_group(group) for group in told])
+            for heading, head, told in groups
+            if told
+        ],
+        "ruled_out": [show_ruled_out(each) for each in lessons.ruled_out],
+    }
+
+
+def _say_left(rows: Sequence[object]) -> tuple[str, ...]:
+    left = len(rows) - most_rows
+    return (f"{text.count_of(left, 'further row')}: dflash-tune show --json has all.",) if left > 0 else ()
 
 
 def _badges(result: StudyResult) -> list[Badge]:
@@ -57,46 +150,13 @@ def _badges(result: StudyResult) -> list[Badge]:
     return [Badge(words[result.verdict], tone), *emulated_badge(result.identity.emulated)]
 
 
-def _card(result: StudyResult) -> VerdictCard:
+def _card(result: StudyResult, lessons: Lessons) -> VerdictCard:
     return VerdictCard(
-        verdict=_sentence(result),
-        why=result.why,
-        next=(_next_step(result),),
-        command=_changed_settings(result),
+        verdict=name_verdict(result),
+        why=(*result.why, *reasons(result, lessons)),
+        next=next_steps(result, lessons),
+        command=settings_of(result),
         bad=result.verdict == "none",
-    )
-
-
-def _sentence(result: StudyResult) -> str:
-    if result.verdict == "none" or result.best is None:
-        return "No configuration can be recommended."
-    if result.verdict == "equal":
-        return "Keep the starting configuration: nothing tried is faster beyond the noise or the tolerance."
-    if result.gain is None:
-        return f"Trial {result.best.number} is recommended; the start gave no figure to compare with."
-    return (
-        f"Trial {result.best.number} trains {times(result.gain.mid)} as fast as the starting configuration "
-        f"({text.interval} {times(result.gain.low)} to {times(result.gain.high)})."
-    )
-
-
-def _next_step(result: StudyResult) -> str:
-    if result.best is None:
-        return "Look at the reasons of the failed trials below."
-    if result.verdict == "equal":
-        return "Nothing needs to change."
-    file = str(result.best_toml or "best.toml")
-    return f"Train with it: dflash-train run {shlex.quote(file)}. Or change the present configuration by:"
-
-
-def _changed_settings(result: StudyResult) -> str:
-    if result.best is None or result.start is None:
-        return ""
-    before = result.start.values
-    return " ".join(
-        f"--set {shlex.quote(f'{path}={value}')}"
-        for path, value in result.best.values.items()
-        if value != before.get(path)
     )
 
 
@@ -116,7 +176,7 @@ def _tiles(result: StudyResult) -> list[Tile]:
         Tile(
             "trials",
             f"{len(over)}",
-            f"{configurations:,} of {result.space_size:,} configurations; {failed} failed",
+            f"{configurations:,} of {result.space.size:,} configurations; {failed} failed",
         ),
         Tile("a trial trains for", text.duration(result.identity.seconds), "warm-up included"),
     ]

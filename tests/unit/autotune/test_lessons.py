@@ -80,6 +80,9 @@ def test_its_json_is_strict_and_names_everything(lessons):
         "failed",
         "excluded",
         "stopped_early",
+        "not_applying",
+        "ruled_out",
         "projections",
+        "next_steps",
     }
     assert set(data["knobs"]["knobs"][0]["ratio"]) == {"mid", "low", "high"}

@@ -1,8 +1,10 @@
 """The recommended run on more devices: splits by the forecast, with intervals and doubts."""
 
+from itertools import pairwise
+
 import pytest
 
-from autotune.projection import project
+from autotune.projection import clearly, project
 from tests.played_pipeline import play
 
 
@@ -15,20 +17,27 @@ def projections(tmp_path_factory):
 
 def test_twice_as_many_devices_get_a_split_that_uses_them(projections):
     assert projections.reason is None
-    (told,) = projections.splits
-    assert told.devices == 8
+    told = projections.splits[0]
+    assert {each.devices for each in projections.splits} == {8}
     targets, drafters = map(int, told.split.split("-"))
     assert targets + drafters == 8
     assert targets > drafters, "the targets are what is slow"
-    assert 1.5 < told.ratio < 7 / 3 + 0.2
-    assert told.tokens_per_s.low < told.tokens_per_s.mid < told.tokens_per_s.high
+    assert 1.5 < told.ratio.mid < 7 / 3 + 0.2
+    assert told.ratio.low < told.ratio.mid < told.ratio.high
     assert any("no run had" in doubt for doubt in told.doubts)
 
 
 def test_two_devices_are_told_for_four_and_for_eight(tmp_path):
     told = project(play(tmp_path / "run", targets=1, drafters=1, windows=20))
-    assert [each.devices for each in told.splits] == [4, 8]
-    assert told.splits[0].tokens_per_s.mid < told.splits[1].tokens_per_s.mid
+    apart = [each for each in told.splits if "colocated" not in each.split]
+    assert [each.devices for each in apart] == [4, 8]
+    assert apart[0].ratio.mid < apart[1].ratio.mid
+
+
+def test_shared_devices_are_told_only_where_they_are_clearly_ahead(projections):
+    for before, after in pairwise(projections.splits):
+        if before.devices == after.devices:
+            assert after.ratio.mid > clearly * before.ratio.mid
 
 
 def test_what_is_no_run_has_a_reason_instead(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 
 from autotune.default_space import default_space
 from autotune.effort import Effort
+from autotune.lessons import learn
 from autotune.machine import Machine
 from autotune.result import StudyResult
 from autotune.runner import Request
@@ -77,7 +78,7 @@ def test_summary_names_the_best_with_interval_gain_and_reason(
     run_search: Callable[[Judge], tuple[StudyResult, list[str]]],
 ) -> None:
     result, _ = run_search(peer_is_best)
-    text = summarise_study(result, Path("where/report.html"))
+    text = summarise_study(result, learn(result), Path("where/report.html"))
     assert "transport.preset host → peer" in text
     assert "throughput  2.40 Ktok/s, 90 % interval 2." in text
     assert "2.40 times as fast as the starting configuration (90 % interval 2." in text
@@ -93,7 +94,7 @@ def test_summary_says_equal_when_nothing_is_faster(
 ) -> None:
     result, _ = run_search(lambda _: measured(1000.0, "target-bound"))
     assert result.verdict == "equal"
-    text = summarise_study(result, None)
+    text = summarise_study(result, learn(result), None)
     assert "the starting configuration\n" in text
     assert "equal within noise" in text
     assert "report" not in text
@@ -103,7 +104,7 @@ def test_summary_of_nothing_but_failures_lists_the_reasons(
     run_search: Callable[[Judge], tuple[StudyResult, list[str]]],
 ) -> None:
     result, lines = run_search(lambda _: Failed(FailureKind.crash, "killed by SIGSEGV"))
-    text = summarise_study(result, None)
+    text = summarise_study(result, learn(result), None)
     assert not text.startswith("best ")
     assert re.search(r"^gain +n/a: ", text, re.MULTILINE)
     assert re.search(r"^3 +.*killed by SIGSEGV", text, re.MULTILINE)

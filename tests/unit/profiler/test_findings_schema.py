@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,49 +15,16 @@ from dflash.contract.rundir import RunDir
 from profiler.examination import examine
 from profiler.finding import Diagnosis
 from profiler.hardware_limit import Limit
+from tests.documented_schema import Schema, check, read_schema
 from tests.played_pipeline import play
 from tests.run_builder import RunBuilder
 
 page = Path(__file__).parents[3] / "docs" / "findings.md"
-row = re.compile(r"^\| ([A-Z]+) \| `(\w+)` \| ([^|]+) \|([^|]*)\|$", re.MULTILINE)
-simple: dict[str, tuple[type, ...]] = {
-    "text": (str,),
-    "number": (int, float),
-    "integer": (int,),
-    "boolean": (bool,),
-}
 
 
 @pytest.fixture(scope="module")
-def schema() -> dict[str, dict[str, str]]:
-    """Object -> field -> type, as the page says."""
-    objects: dict[str, dict[str, str]] = {}
-    for name, field, kind, _ in row.findall(page.read_text(encoding="utf-8")):
-        assert field not in objects.setdefault(name, {})
-        objects[name][field] = kind.strip()
-    return objects
-
-
-def check(value: object, kind: str, schema: Mapping[str, Mapping[str, str]], where: str) -> None:
-    if kind.endswith(" or null"):
-        if value is None:
-            return
-        kind = kind.removesuffix(" or null")
-    if kind.startswith("["):
-        assert isinstance(value, list), where
-        for number, item in enumerate(value):
-            check(item, kind[1:-1], schema, f"{where}[{number}]")
-    elif kind == "KNOBS":
-        assert isinstance(value, dict), where
-        assert all(isinstance(knob, str | int | float) for knob in value.values()), where
-    elif kind in simple:
-        assert isinstance(value, simple[kind]), f"{where} is {value!r}, not {kind}"
-        assert kind == "boolean" or not isinstance(value, bool), where
-    else:
-        assert isinstance(value, dict), where
-        assert set(value) == set(schema[kind]), where
-        for field, part in value.items():
-            check(part, schema[kind][field], schema, f"{where}.{field}")
+def schema() -> Schema:
+    return read_schema(page)
 
 
 def reasons_stand(finding: Mapping[str, Any]) -> bool:
@@ -75,9 +41,7 @@ def saved(run: Path) -> Any:
     return json.loads(text, parse_constant=pytest.fail)
 
 
-def test_a_sick_run_an_empty_one_and_the_page_agree(
-    tmp_path: Path, schema: dict[str, dict[str, str]]
-) -> None:
+def test_a_sick_run_an_empty_one_and_the_page_agree(tmp_path: Path, schema: Schema) -> None:
     sick = saved(play(tmp_path / "sick", targets=2, preset="host", target_copy_s=0.5, windows=20))
     empty = saved(RunBuilder(tmp_path / "empty").finish("failed"))
     for name, document in (("sick", sick), ("empty", empty)):
@@ -92,7 +56,7 @@ def test_a_sick_run_an_empty_one_and_the_page_agree(
     assert all(f"`{finding['predicted_gain_reason']}`" in " ".join(told.split()) for finding in rejected)
 
 
-def test_the_limit_is_there_with_its_parts(tmp_path: Path, schema: dict[str, dict[str, str]]) -> None:
+def test_the_limit_is_there_with_its_parts(tmp_path: Path, schema: Schema) -> None:
     path = play(tmp_path / "gpus", targets=2, windows=20, emulated=False)
     roles = (("target", 0), ("target", 1), ("drafter", 0))
     devices = [
@@ -133,7 +97,7 @@ def test_an_unknown_limit_says_why(tmp_path: Path) -> None:
         Limit(as_split=1.0, tokens_per_s=math.inf)
 
 
-def test_the_check_notices_what_the_page_does_not_know(schema: dict[str, dict[str, str]]) -> None:
+def test_the_check_notices_what_the_page_does_not_know(schema: Schema) -> None:
     sound = {"text": "halve it", "knobs": {"pipeline.token_budget": 4096}}
     check(sound, "REMEDY", schema, "remedy")
     for wrong in (

@@ -6,7 +6,7 @@ import plotly.graph_objects as go
 import pytest
 
 from reports import style
-from reports.charts import RateBar, ThreadSum, TrialPoint, draw_closing_sums, draw_rates, draw_trials
+from reports.charts import RateBar, ThreadSum, draw_closing_sums, draw_rates
 from reports.page import Chart
 
 hostile = '<a href="https://evil">x</a><b>'
@@ -70,29 +70,13 @@ def test_a_thread_without_spans_is_not_zero_percent_of_something() -> None:
     assert "drafter 3: n/a: no spans." in chart.caption
 
 
-def test_trials_without_a_figure_are_on_a_strip_of_their_own() -> None:
-    chart = draw_trials(
-        [
-            TrialPoint(number=0, name="start", tokens_per_s=100.0, low=95.0, high=105.0, role="baseline"),
-            TrialPoint(number=1, name="big", tokens_per_s=None, role="failed", reason="out of memory"),
-            TrialPoint(number=2, name="fast", tokens_per_s=200.0, low=190.0, high=210.0, role="recommended"),
-        ]
-    )
-    by_name = {trace["name"]: trace for trace in check(chart)}
-    assert by_name["failed"]["yaxis"] == "y2"
-    assert by_name["recommended"]["y"] == [200.0]
-    assert "yaxis" not in by_name["recommended"]
-    assert "Trial 1, big, failed: n/a: out of memory." in chart.caption
-
-
 @pytest.mark.parametrize(
     "chart",
     [
         draw_rates([RateBar(name=hostile, tokens_per_s=1.0)]),
         draw_closing_sums([ThreadSum(name=hostile, parts_s={hostile: 1.0})], {hostile: "work"}),
-        draw_trials([TrialPoint(number=0, name=hostile, tokens_per_s=None, role="failed", reason=hostile)]),
     ],
-    ids=["rates", "threads", "trials"],
+    ids=["rates", "threads"],
 )
 def test_no_name_reaches_plotly_as_markup(chart: Chart) -> None:
     check(chart)
