@@ -26,6 +26,7 @@ from dflash.contract.knobs import flatten
 from dflash.contract.rundir import utc_now, write_json
 
 schema_version = 1
+conditions_name = "conditions.json"  # a copy of study.json in every trial's directory
 sample_bytes = 1 << 20  # hashed at each end of a data file
 
 
@@ -100,7 +101,7 @@ def settle_identity(study_dir: Path, identity: Identity) -> Identity:
     A changed space is written down; what else differs is named in a UsageError.
     """
     path = study_dir / "study.json"
-    if not path.exists():
+    if _find_description(study_dir) is None:
         write_json(path, identity.to_json())
         return identity
     stored = read_identity(study_dir)
@@ -112,7 +113,7 @@ def settle_identity(study_dir: Path, identity: Identity) -> Identity:
             found="\n    ".join(["", *differences]),
             remedy="use another --study-dir for a new study",
         )
-    if stored.space == identity.space:
+    if stored.space == identity.space and path.exists():
         return stored
     settled = dataclasses.replace(stored, space=identity.space)
     write_json(path, settled.to_json())
@@ -120,18 +121,21 @@ def settle_identity(study_dir: Path, identity: Identity) -> Identity:
 
 
 def read_identity(study_dir: Path) -> Identity:
-    """The identity of the study in `study_dir`. Raises RunError when there is none."""
-    path = study_dir / "study.json"
-    try:
-        data = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    """The identity of the study in `study_dir`, of its newest trial where study.json is lost.
+
+    Raises RunError when there is none.
+    """
+    path = _find_description(study_dir)
+    if path is None:
         raise RunError(
             "not a study directory: it holds no study.json",
             where=str(study_dir),
             remedy="`dflash-tune search` makes one",
-        ) from None
+        )
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunError(f"study.json cannot be read: {error}", where=str(path)) from None
+        raise RunError(f"{path.name} cannot be read: {error}", where=str(path)) from None
     try:
         if data["schema"] > schema_version:
             raise RunError(
@@ -143,7 +147,15 @@ def read_identity(study_dir: Path) -> Identity:
             )
         return _from_json(data)
     except (KeyError, TypeError) as error:
-        raise RunError(f"study.json is not a study's description: {error!r}", where=str(path)) from None
+        raise RunError(f"{path.name} is not a study's description: {error!r}", where=str(path)) from None
+
+
+def _find_description(study_dir: Path) -> Path | None:
+    path = study_dir / "study.json"
+    if path.exists():
+        return path
+    copies = (study_dir / "trials").glob(f"[0-9]*/{conditions_name}")
+    return max(copies, key=lambda copy: int(copy.parent.name), default=None)
 
 
 def product_version() -> str | None:

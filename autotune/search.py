@@ -59,7 +59,7 @@ def search(plan: SearchPlan, runner: Runner, progress: Progress) -> StudyResult:
         _warn_of_network(plan.study_dir, notice)
         for pid in end_leftovers(plan.study_dir / "trials"):
             notice(f"ended process {pid}, left over by an earlier search")
-        log = TrialLog(plan.study_dir, plan.space, notice)
+        log = TrialLog(plan.study_dir, plan.space, notice, identity.to_json())
         _mark_killed(log)
         study = Study(
             plan.space,

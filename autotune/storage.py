@@ -3,7 +3,7 @@
 STUDY_DIR/journal.log          Optuna study "dflash-tune" in journal storage; what Optuna's own tools read. A
                                space that was changed gets a study of its own ("dflash-tune 2"), with the
                                earlier trials that apply to it
-STUDY_DIR/trials/NNN/          one directory a trial: trial.json, config.toml, run/
+STUDY_DIR/trials/NNN/          one directory a trial: trial.json, conditions.json, config.toml, run/
 
 A record is written to trial.json first (whole or not at all), then to the journal. So whenever a search
 dies, opening the study again finds every finished trial: the journal is brought up to the directories,
@@ -20,7 +20,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from optuna.study import StudyDirection
 from optuna.trial import TrialState as OptunaState
 
 from autotune.applying import base_values, translate
+from autotune.identity import conditions_name
 from autotune.journal_lock import JournalLock
 from autotune.space import Space
 from autotune.trial import Trial, TrialState
@@ -51,12 +52,19 @@ class TrialLog:
     """The trials of one study, read and written by the search that holds the study's lock.
 
     `notice` is told what a user would want to know, such as that somebody else holds the journal.
+    `conditions` (see identity.py) are kept with every trial, so that the trial directories alone say what
+    they are worth.
     """
 
     def __init__(
-        self, study_dir: Path, space: Space, notice: Callable[[str], None] = lambda message: None
+        self,
+        study_dir: Path,
+        space: Space,
+        notice: Callable[[str], None] = lambda message: None,
+        conditions: Mapping[str, Any] | None = None,
     ) -> None:
         self._dir, self._space, self._base = study_dir.resolve(), space, base_values(space)
+        self._conditions = conditions
         self._distributions = {d.path: CategoricalDistribution(d.choices) for d in space.dimensions}
         self._trials: dict[int, Trial] = {}
         self._optuna_ids: dict[int, int] = {}
@@ -86,6 +94,8 @@ class TrialLog:
         """Add `trial`, or replace its earlier form. On return it is on the disk."""
         directory = trial_dir(self._dir, trial.number)
         directory.mkdir(parents=True, exist_ok=True)
+        if self._conditions is not None and not (directory / conditions_name).exists():
+            write_json(directory / conditions_name, self._conditions)
         write_json(directory / "trial.json", trial.to_json())
         self._tell(trial)
 

@@ -142,7 +142,7 @@ def find_nonsense(measured: Telemetry) -> Failed | None:
     if measured.steps is not None and measured.steps <= 0:
         reason = f"no optimizer step was taken (a throughput of {measured.tokens_per_s} was given)"
         return Failed(FailureKind.no_measurement, reason, measured.memory)
-    known = [f for f in (measured.tokens_per_s, measured.low, measured.high) if f is not None]
+    known = [measured.tokens_per_s, *(f for f in (measured.low, measured.high) if f is not None)]
     if not all(math.isfinite(figure) and figure > 0 for figure in known):
         reason = f"the throughput is {measured.tokens_per_s} ({measured.low} to {measured.high})"
         kind = FailureKind.nan if math.isnan(measured.tokens_per_s) else FailureKind.no_measurement

@@ -7,6 +7,7 @@ storage and, as trial.json, in the trial's own directory. Knows nothing of how t
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,7 @@ from typing import Any
 
 from autotune.telemetry import (
     Cause,
+    Failed,
     FailureKind,
     MemoryFigures,
     Outcome,
@@ -115,7 +117,8 @@ class Trial:
 
     def to_json(self) -> dict[str, Any]:
         """Strict JSON (`from_json` reads it back)."""
-        return dataclasses.asdict(self)
+        plain: dict[str, Any] = _plain(dataclasses.asdict(self))
+        return plain
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Trial:
@@ -135,11 +138,38 @@ class Trial:
     def judged(self, outcome: Outcome) -> Trial:
         """The trial with its outcome: finished or failed, for a stated reason. Health is not looked at."""
         if isinstance(outcome, Telemetry):
-            cleaned = without_nonsense(outcome)
-            nonsense = find_nonsense(cleaned)
+            try:
+                cleaned = without_nonsense(outcome)
+                nonsense = find_nonsense(cleaned)
+            except TypeError as error:  # None or text where a number should be
+                nonsense = Failed(FailureKind.no_measurement, f"figures that are no numbers: {error}")
             if nonsense is None:
                 return self.replacing(state=TrialState.finished, measurement=cleaned)
             outcome = nonsense
         return self.replacing(
-            state=TrialState.failed, failure=outcome.kind, reason=outcome.reason, memory=outcome.memory
+            state=TrialState.failed,
+            failure=_kind_of(outcome.kind),
+            reason=outcome.reason,
+            memory=outcome.memory,
         )
+
+
+def _kind_of(kind: str) -> FailureKind:
+    """The kind as told, or by its name or words."""
+    names = FailureKind.__members__
+    return (
+        names[kind] if kind in names else FailureKind(kind) if kind in set(FailureKind) else FailureKind.error
+    )
+
+
+def _plain(value: Any) -> Any:
+    """As strict JSON: numbers of other libraries are numbers, and those that are not finite are unknown."""
+    if isinstance(value, Mapping):
+        return {str(name): _plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    return _plain(value.item()) if hasattr(value, "item") else str(value)

@@ -1,5 +1,6 @@
 """Ending what a dead search left running, and nothing else."""
 
+import json
 import os
 import subprocess
 import time
@@ -8,6 +9,8 @@ import psutil
 import pytest
 
 from autotune.leftovers import end_leftovers
+from dflash.contract.processes import identify
+from dflash.contract.rundir import clock_anchor
 
 
 @pytest.fixture
@@ -34,6 +37,33 @@ def test_only_processes_of_this_study_are_ended(tmp_path, sleeper):
     assert end_leftovers(tmp_path / "trials") == (ours.pid,)
     assert ours.wait(5) == -9
     assert all(process.poll() is None for process in others)
+
+
+def test_a_trainer_that_carries_no_mark_is_known_by_pid_start_and_boot(tmp_path, sleeper):
+    trainer, other, over = sleeper(), sleeper(), sleeper()
+    manifests = {
+        "000": named(trainer),
+        "001": named(other, start_ticks=1),  # its pid was used again
+        "002": named(other, boot="of another boot"),
+        "003": named(over, status="finished"),
+    }
+    for number, manifest in manifests.items():
+        path = tmp_path / "trials" / number / "run" / "run.json"
+        path.parent.mkdir(parents=True)
+        path.write_text(json.dumps(manifest))
+    assert end_leftovers(tmp_path / "trials") == (trainer.pid,)
+    assert trainer.wait(5) == -9
+    assert other.poll() is None
+    assert over.poll() is None
+
+
+def named(process, *, boot=None, status="running", **changes):
+    clock = clock_anchor()
+    return {
+        "status": status,
+        "processes": {"trainer": identify(process.pid) | changes},
+        "clock": clock if boot is None else clock | {"boot_id": boot},
+    }
 
 
 def test_nothing_to_end(tmp_path):

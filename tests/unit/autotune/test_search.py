@@ -322,3 +322,38 @@ def test_time_of_a_killed_trial_counts_as_far_as_it_left_signs_of_life(
     result, _ = searched(runner_of(speed), trials=2, repeats=0)
     assert result.trials[1].state is TrialState.killed
     assert result.trials[1].spent_s == pytest.approx(40, abs=1)
+
+
+def test_a_study_is_rebuilt_from_its_trial_directories_alone(tmp_path, runner_of, searched, gpu_machine):
+    before, _ = searched(runner_of(speed), trials=5, repeats=1)
+    study = tmp_path / "study"
+    for path in study.iterdir():
+        if path.name != "trials":
+            path.unlink()
+    assert load_study(study).trials == before.trials
+    with pytest.raises(UsageError, match="other conditions"):
+        searched(runner_of(speed), machine=gpu_machine(3), trials=5, repeats=1)
+    idle = runner_of(speed)
+    after, _ = searched(idle, trials=5, repeats=1)
+    assert idle.ran == []
+    assert after == before
+
+
+def test_a_space_where_nothing_fits_ends_with_reasons_and_no_best(tmp_path, runner_of, searched):
+    stale = tmp_path / "study/best.toml"
+    stale.parent.mkdir()
+    stale.touch()
+
+    def hungry(config):
+        if config.transport.preset == "peer":
+            return Failed(FailureKind.crash, "killed by SIGSEGV")
+        return Failed(FailureKind.out_of_memory, f"CUDA out of memory at {config.pipeline.token_budget}")
+
+    result, _ = searched(runner_of(hungry), trials=30)
+    assert (result.verdict, result.best, result.fastest, result.best_toml) == ("none", None, None, None)
+    assert not stale.exists()
+    reasons = dict(result.failures)
+    assert result.failures[0][0] == "out of memory"
+    assert list(reasons.values()) == sorted(reasons.values(), reverse=True)
+    assert "given up" not in result.stop, "smaller configurations may have fitted"
+    assert len(result.trials) > 3

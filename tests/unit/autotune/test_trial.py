@@ -2,8 +2,10 @@
 
 import json
 
+import numpy as np
+
 from autotune.telemetry import Cause, FailureKind
-from autotune.trial import Trial, TrialState
+from autotune.trial import Prediction, Trial, TrialState
 
 
 def test_trial_survives_strict_json(trial_of, measurement_of):
@@ -23,3 +25,14 @@ def test_score_is_zero_for_what_may_not_win(trial_of):
     assert trial_of(0, {}, 5.0).score == 5.0
     assert trial_of(0, {}, 5.0, unhealthy="the loss is off").score == 0.0
     assert trial_of(0, {}, failure=FailureKind.timeout).score == 0.0
+
+
+def test_numbers_of_other_libraries_are_numbers_on_disk(trial_of, measurement_of):
+    measured = measurement_of(np.float64(5.0), steps=np.int64(20), losses=(np.float32(1.5),))
+    told = trial_of(
+        0, {"size": np.int64(4)}, 5.0, measurement=measured, predicted=Prediction(tokens_per_s=np.nan)
+    )
+    data = json.loads(json.dumps(told.to_json(), allow_nan=False))
+    assert (data["values"]["size"], data["measurement"]["steps"]) == (4, 20)
+    assert data["measurement"]["losses"] == [1.5]
+    assert data["predicted"]["tokens_per_s"] is None
