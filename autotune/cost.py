@@ -38,7 +38,11 @@ class Cost:
 
 
 def price(effort: Effort, size: int, gpus: int, *, emulated: bool, study_dir: Path | None = None) -> Cost:
-    """The cost of a search over `size` configurations, on a machine whose `gpus` GPUs are all held for it."""
+    """The cost of a search over `size` configurations, on a machine whose `gpus` GPUs are all held for it.
+
+    Raises UsageError where GPU-hours are a limit and there are no GPUs.
+    """
+    effort.check_countable(gpus)
     trials = min(effort.trials, size)
     repeats = effort.repeats * min(contenders, trials)
     measured = [] if study_dir is None else measured_starts_s(study_dir)
@@ -48,7 +52,7 @@ def price(effort: Effort, size: int, gpus: int, *, emulated: bool, study_dir: Pa
     limits = {"trials" if trials == effort.trials else "the space": minutes}
     if effort.minutes is not None:
         limits["minutes"] = effort.minutes
-    if effort.gpu_hours is not None and gpus:
+    if effort.gpu_hours is not None:
         limits["GPU-hours"] = 60 * effort.gpu_hours / gpus
     limited_by = min(limits, key=lambda name: limits[name])
     return Cost(

@@ -36,6 +36,13 @@ class Effort:
                 found = getattr(self, name)
                 raise UsageError(f"{name} = {found} is no effort", where=name, found=found, expected=expected)
 
+    def check_countable(self, gpus: int) -> None:
+        """Raises UsageError where GPU-hours are a limit and there are no GPUs."""
+        if self.gpu_hours is not None and gpus < 1:
+            raise UsageError(
+                "GPU-hours cannot be counted without GPUs", where="gpu_hours", expected="minutes"
+            )
+
 
 def _is_positive(number: float) -> bool:
     return math.isfinite(number) and number > 0

@@ -28,7 +28,7 @@ from autotune.soak import find_tightness
 from autotune.space import Space, trains_the_same
 from autotune.telemetry import Failed, FailureKind, Outcome, Telemetry, Values
 from autotune.trial import Trial, TrialState
-from dflash.contract.errors import DFlashError, UsageError, ran_out_of_memory
+from dflash.contract.errors import DFlashError, ran_out_of_memory
 from dflash.contract.rundir import utc_now
 
 Run = Callable[[Request], Outcome | float]  # a number is a throughput and nothing else
@@ -111,10 +111,7 @@ class Study:
         self._base = base_values(space)
         self._translated: dict[int, tuple[Trial, Trial | None]] = {}
         self._ended: Stop | None = None
-        if self._effort.gpu_hours is not None and gpus < 1:
-            raise UsageError(
-                "GPU-hours cannot be counted without GPUs", where="gpu_hours", expected="minutes"
-            )
+        self._effort.check_countable(gpus)
 
     @property
     def history(self) -> History:

@@ -50,7 +50,7 @@ def tune(monkeypatch: pytest.MonkeyPatch, call: Call) -> Call:
     """`dflash-tune` with a runner that needs no trainer."""
 
     def run(*arguments: str, runner: type = FakeRunner) -> tuple[int, str, str]:
-        monkeypatch.setattr("autotune.runner.RecordedRunner", runner)
+        monkeypatch.setattr("autotune.runner.RecordedRunner", lambda **given: runner())
         return call("dflash-tune", *arguments)
 
     return run
