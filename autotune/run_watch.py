@@ -82,13 +82,17 @@ class RunWatch:
 
     def _new_ends(self) -> list[int]:
         """When windows ended (CLOCK_MONOTONIC ns), of those not seen before."""
+        import pyarrow.compute as pc
+
         from profiler.live.stream import StreamTail
 
-        ends = []
+        ends: list[int] = []
         for path in RunDir(self.run_path).events.glob("*.arrow"):
             tail = self._tails.setdefault(path, StreamTail(path, event_schema, "events"))
-            rows = tail.read_new().select(["kind", "name", "t_ns"]).to_pylist()
-            ends += [row["t_ns"] for row in rows if (row["kind"], row["name"]) == ("mark", "window")]
+            rows = tail.read_new()
+            # By Arrow, not row by row: the trainer that is being measured may share these cores.
+            is_end = pc.and_(pc.equal(rows["kind"], "mark"), pc.equal(rows["name"], "window"))
+            ends += rows["t_ns"].filter(is_end).to_pylist()
         return ends
 
 

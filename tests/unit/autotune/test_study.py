@@ -186,6 +186,18 @@ def test_budgets_of_time_count_over_all_invocations(letters, monkeypatch):
         Study(letters, Agenda(), lambda r: 100.0, effort=gpus)
 
 
+def test_time_of_trials_that_no_longer_apply_is_spent_all_the_same(letters, monkeypatch):
+    now = iter(range(0, 100_000, 60))
+    monkeypatch.setattr("autotune.study.monotonic", lambda: next(now))  # each run takes a minute
+    store = MemoryStore()
+    Study(letters, Agenda(), lambda r: 1.0, effort=Effort(trials=3, repeats=0), store=store).run()
+    smaller = FreeSpace({"colour": ["yellow", "white", "black"], "size": [1, 2, 3]})
+    effort = Effort(trials=9, repeats=0, minutes=5)
+    study = Study(smaller, Agenda(), lambda r: 1.0, effort=effort, store=store)
+    assert study.trials == ()
+    assert [trial.number for trial in study.run().trials] == [3, 4]
+
+
 def test_a_simulated_machine_is_searched_in_memory():
     """Noise, a region without memory, our names; nothing is written anywhere."""
     draw = random.Random(1)
