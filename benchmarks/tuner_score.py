@@ -40,6 +40,7 @@ def add_up(rows: Sequence[Row]) -> dict[str, Any]:
         "recommended_by": rows[0]["by"],
         "seconds_a_trial": sum(row["seconds"] for row in rows) / made,
         **_stops(rows),
+        **_model(rows),
     }
 
 
@@ -72,3 +73,14 @@ def _stops(rows: Sequence[Row]) -> dict[str, Any]:
         "stopped_regret": mean(1 - each for each in worth),
         "stopped_covered": mean(each >= good_worth for each in worth),
     }
+
+
+def _model(rows: Sequence[Row]) -> dict[str, Any]:
+    """How wrong a model was: of rates in the median problem, of memory over all."""
+    errors = [row["two_run_error"] for row in rows if "two_run_error" in row]
+    shares = {
+        name: mean(row[name] for row in rows if name in row)
+        for name in ("missed_memory", "pruned_memory")
+        if any(name in row for row in rows)
+    }
+    return {**({"two_run_error": median(errors)} if errors else {}), **shares}

@@ -14,6 +14,7 @@ def tuner_contest(document: Document) -> tuple[list[str], list[list[Any]]]:
     shown = [5, 10, 20, 40, 60]
     head = ["set", "tuner", "problems", "trials until within 2 %", "90th percentile", "within 2 % at the end"]
     head += [*(f"regret at {at}" for at in shown), "failed trials", "stops at", "within 2 % there"]
+    head += ["two-run forecast off by", "memory missed", "memory wrongly refused"]
     rows = []
     for entry in document["scores"]:
         more = f">{document['trials']}"
@@ -29,6 +30,7 @@ def tuner_contest(document: Document) -> tuple[list[str], list[list[Any]]]:
                 percent(entry["failed_share"]),
                 entry.get("stopped_median"),
                 percent(entry.get("stopped_covered"), 0),
+                *(percent(entry.get(key)) for key in ("two_run_error", "missed_memory", "pruned_memory")),
             ]
         )
     return head, rows
