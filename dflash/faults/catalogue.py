@@ -104,8 +104,6 @@ catalogue: dict[str, Fault] = {
             name="straggling-link",
             cause="straggling-link",
             does="copies of target 0 to the first drafter are slow, its sibling's are not",
-            below=0.5,
-            strengths=(0.12, 0.2, 0.35),
             plant=slow_copies.straggling_link,
             knobs={"transport.preset": "peer"},
         ),

@@ -61,8 +61,9 @@ def remote_buffers(rig: Rig, lost: float) -> None:
 def straggling_link(rig: Rig, lost: float) -> None:
     """The link of target 0 to the first drafter is slow, its siblings' are not."""
     rig.slow_links(rig.is_to_drafter, _quick_share * rig.pace.forward_s)
-    # Its copies run beside the next forward, which waits for them: they take as long as that target may.
-    slow_s = rig.pace.forward_s * rig.pace.straggling(lost)
+    # Its copies run beside the forwards, and are the pace of that target where they take longer. As windows
+    # are sent one after the other, it is then the others' pace, too.
+    slow_s = rig.pace.forward_s / (1 - lost)
     rig.slow_links(partial(rig.is_to_drafter, target=0, drafter=0), slow_s)
     rig.go_round(0, 0)
 

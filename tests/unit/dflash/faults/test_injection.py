@@ -108,7 +108,7 @@ def test_homes_of_a_shared_queue_follow_no_turns(tmp_path: Path, preset: str) ->
 def test_a_straggling_link_is_one_of_those_between_targets_and_drafters(tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "conversations.jsonl")
     config = small_config(data).replacing({"transport.preset": "peer", "pipeline.split": "2-2"})
-    trainer = prepare_injected("straggling-link:0.25", config)
+    trainer = prepare_injected("straggling-link:0.5", config)
     carrier = trainer.transport._carrier
     assert isinstance(carrier, LogicalCarrier)
     (one, two), (first, second) = trainer.devices.targets, trainer.devices.drafters
@@ -126,7 +126,7 @@ def test_a_straggling_link_is_one_of_those_between_targets_and_drafters(tmp_path
 def test_path_auto_goes_round_the_slow_link_as_if_it_had_been_probed(tmp_path: Path) -> None:
     data = write_conversations(tmp_path / "conversations.jsonl")
     config = small_config(data).replacing({"transport.preset": "auto"})
-    trainer = prepare_injected("straggling-link:0.25", config)
+    trainer = prepare_injected("straggling-link:0.5", config)
     one, two = trainer.devices.targets
     (home,) = trainer.devices.drafters
     path = trainer.transport._path
