@@ -92,7 +92,7 @@ def _load(setting: Setting, windows: Windows, model: PipelineModel) -> _Load:
         tokens=tokens,
         rounds=sum(ceil(len(window) / setting.drafters) for window in windows) / count,
         uneven=sum(len(window) % setting.drafters != 0 for window in windows) / count,
-        locked=_in_rounds(setting, windows) if setting.lockstep else 0.0,
+        locked=batches_in_turn(setting, windows) if setting.lockstep else 0.0,
         pack=model.pack.at(tokens),
         forward=model.forward.at(tokens),
         backward=model.backward.at(tokens),
@@ -201,14 +201,16 @@ def _lockstep(
     setting: Setting, load: _Load, forward: float, step_each: float, copies_s: float, model: PipelineModel
 ) -> Bounds:
     """Forward and training take turns; copies lie between them."""
-    late = 1.0 + model.noise.get("target", 0.0) * _latest(setting.targets)
+    late = 1.0 + model.noise.get("target", 0.0) * mean_of_latest(setting.targets)
     rounds = load.batches / setting.targets
-    train = load.locked * step_each * (1.0 + model.noise.get("drafter", 0.0) * _latest(setting.drafters))
+    train = (
+        load.locked * step_each * (1.0 + model.noise.get("drafter", 0.0) * mean_of_latest(setting.drafters))
+    )
     seconds = {"targets": rounds * forward * late, "drafters": rounds * copies_s + train + load.step}
     return Bounds(load.batches * load.tokens, seconds, sum(seconds.values()))
 
 
-def _in_rounds(setting: Setting, windows: Windows) -> float:
+def batches_in_turn(setting: Setting, windows: Windows) -> float:
     """Batches of a window that are trained one after the other, rounds cutting across windows."""
     numbers = [number for number, window in enumerate(windows) for _ in window]
     one_by_one = 0
@@ -224,7 +226,7 @@ def _noisy(model: PipelineModel, setting: Setting, load: _Load, seconds: dict[st
     t_sd = model.noise.get("target", 0.0) * load.forward * sqrt(n) / setting.targets
     d_sd = model.noise.get("drafter", 0.0) * load.backward * sqrt(load.rounds)
     late = dict(seconds)
-    late["drafters"] += d_sd * _latest(setting.drafters)
+    late["drafters"] += d_sd * mean_of_latest(setting.drafters)
     drafters = late.pop("drafters")
     others = max(late.values())
     # Queues that hold part of a window even out that part of its fluctuations.
@@ -242,7 +244,7 @@ def _larger_mean(a: float, b: float, spread: float) -> float:
     return a * below + b * (1 - below) + spread * exp(-z * z / 2) / sqrt(2 * pi)
 
 
-def _latest(count: int) -> float:
+def mean_of_latest(count: int) -> float:
     """Mean of the largest of `count` standard normal values."""
     known = (0.0, 0.0, 0.564, 0.846, 1.029, 1.163, 1.267, 1.352, 1.424)
     return known[count] if count < len(known) else 1.424 + 0.06 * (count - 8) ** 0.7
