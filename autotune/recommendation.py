@@ -25,9 +25,14 @@ class Standing:
 
 
 def recommend(searcher: Searcher, history: History) -> Trial | None:
-    """The first trial of the recommended configuration, by the searcher's opinion where it has one."""
+    """The first trial of the recommended configuration, by the searcher's opinion where it has one.
+
+    Whatever the opinion, what failed, is unhealthy or did not get through its soak is not recommended.
+    """
     if isinstance(searcher, Recommending):
-        return searcher.recommend(history)
+        chosen = searcher.recommend(history)
+        if chosen is None or chosen.number in dependable_runs(history.trials):
+            return chosen
     rates = find_rates(history.trials)
     return find_fastest(history, rank(history.trials, rates, measure_noise(rates)))
 

@@ -7,6 +7,7 @@ nothing of how a configuration is run (runner.py), of what is proposed (searcher
 from __future__ import annotations
 
 import tempfile
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -231,9 +232,7 @@ class Study:
         try:
             return _understand(self._run_once(request))
         except Exception as error:  # noqa: BLE001 - the runner's boundary: a trial's failure is an outcome, whatever its runner raises
-            text = error.render() if isinstance(error, DFlashError) else f"{type(error).__name__}: {error}"
-            memory = ran_out_of_memory(text)
-            return Failed(FailureKind.out_of_memory if memory else FailureKind.error, text)
+            return _failed_by(error)
 
     def _judge(self, trial: Trial, outcome: Outcome) -> Trial:
         return judge(trial, outcome, reference_losses(self._space, self.history.trials, trial.values))
@@ -310,6 +309,17 @@ def _prepare_nothing() -> None:
 
 def _over(trial: Trial, spent_s: float, **changes: object) -> Trial:
     return trial.replacing(ended_utc=utc_now(), spent_s=round(spent_s, 3), **changes)
+
+
+def _failed_by(error: Exception) -> Failed:
+    """The failure that an exception of a runner amounts to, with the place where it was raised."""
+    if isinstance(error, DFlashError):
+        text = error.render()
+    else:
+        *_, last = traceback.extract_tb(error.__traceback__)
+        text = f"{type(error).__name__}: {error} ({Path(last.filename).name}, line {last.lineno})"
+    memory = ran_out_of_memory(text)
+    return Failed(FailureKind.out_of_memory if memory else FailureKind.error, text)
 
 
 def _understand(answer: object) -> Outcome:

@@ -10,6 +10,7 @@ from autotune.effort import Effort
 from autotune.free_space import FreeSpace
 from autotune.runner import Request
 from autotune.searcher import Stop, Task
+from autotune.storage import TrialLog
 from autotune.study import MemoryStore, Study
 from autotune.telemetry import Failed, FailureKind, MemoryFigures, StageFigures, Telemetry
 from autotune.trial import TrialState
@@ -69,7 +70,11 @@ def test_each_point_is_run_once_but_for_repeats(letters):
         (Failed(FailureKind.hang, "no window for 60 s"), FailureKind.hang, "no window"),
         (RuntimeError("CUDA out of memory. Tried to allocate 2 GiB"), FailureKind.out_of_memory, "2 GiB"),
         (MemoryError(), FailureKind.out_of_memory, "MemoryError"),
-        (ZeroDivisionError("division by zero"), FailureKind.error, "ZeroDivisionError: division by zero"),
+        (
+            ZeroDivisionError("division by zero"),
+            FailureKind.error,
+            "ZeroDivisionError: division by zero (test_study.py, line",
+        ),
         (DFlashError("it broke", where="here"), FailureKind.error, "it broke"),
     ],
 )
@@ -166,6 +171,39 @@ def test_a_lost_gpu_ends_the_study_and_its_trial_is_made_again_once(letters):
     end = Study(letters, Agenda(), lambda r: 100.0, effort=effort, store=store).run()
     assert [t.failure for t in end.trials[1:3]] == [FailureKind.lost_gpu] * 2
     assert [t.retry_of for t in end.trials] == [None, None, 1, None]
+
+
+def test_no_opinion_of_a_searcher_recommends_what_may_not_win(letters):
+    class Wrong(Agenda):
+        def recommend(self, history):
+            return history.trials[0]
+
+    def run(request):
+        return Failed(FailureKind.crash, "SIGSEGV") if request.number == 0 else 50.0
+
+    study = Study(letters, Wrong(), run, effort=Effort(trials=3, repeats=0))
+    assert study.run().recommended.number != 0
+
+
+def test_a_space_of_other_names_is_kept_on_disk_and_goes_on_there(letters, tmp_path):
+    def search(run):
+        effort = Effort(trials=5, repeats=0)
+        return Study(letters, Agenda(), run, effort=effort, store=TrialLog(tmp_path, letters)).run()
+
+    def interrupted(request):
+        if request.number == 3:
+            raise KeyboardInterrupt
+        return 10.0 * request.values["size"]
+
+    with pytest.raises(KeyboardInterrupt):
+        search(interrupted)
+    asked = []
+    end = search(lambda request: asked.append(request) or 1.0)
+    assert len(asked) == 2
+    assert [trial.state.value for trial in end.trials] == ["finished"] * 3 + ["interrupted"] + [
+        "finished"
+    ] * 2
+    assert end.recommended.tokens_per_s == max(trial.score for trial in end.trials) > 1.0
 
 
 def test_budgets_of_time_count_over_all_invocations(letters, monkeypatch):
