@@ -7,25 +7,21 @@ Takes seconds. Knows nothing of rendering.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from autotune.advice import advise
-from autotune.comparison import Interval, normal_quantile
+from autotune.comparison import Interval
 from autotune.history import group_runs
-from autotune.knob_worth import KnobWorths, judge_knobs
+from autotune.knob_worth import KnobWorths, value_knobs
 from autotune.prediction_record import PredictionRecord, judge_predictions
 from autotune.projection import Projections, project
 from autotune.result import StudyResult
-from autotune.space import RuledOut, Space
-from autotune.surface import Reading
+from autotune.space import RuledOut
 from autotune.tradeoffs import TradeOffs, weigh
 from autotune.training_length import TrainingLength, read_length
 from autotune.trial import Trial, TrialState
-
-unknown_deviation: Final = 0.0  # of a run that tells no interval: the noise between runs is then all there is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,49 +77,6 @@ def learn(result: StudyResult, *, forecast: bool = True) -> Lessons:
         projections=_project(result) if forecast else Projections(reason="not asked for"),
         next_steps=advise(trials) if result.best is None else (),
     )
-
-
-def value_knobs(
-    space: Space, trials: Sequence[Trial], winner: Trial | None, tolerance: float = 0.02
-) -> KnobWorths:
-    """What each knob was worth to `winner`, told by all trials."""
-    if winner is None:
-        return KnobWorths(
-            knobs=(), order=(), error=None, inside=None, reason="no configuration was found to ask about"
-        )
-    choices = {axis.path: axis.choices for axis in space.dimensions}
-    failed = [
-        (trial.values, f"trial {trial.number}: {trial.failure}")
-        for trial in trials
-        if trial.state is TrialState.failed
-    ]
-    return judge_knobs(
-        choices,
-        list(read_rates(trials)),
-        winner.values,
-        space.baseline,
-        failed=failed,
-        tolerance=tolerance,
-    )
-
-
-def read_rates(trials: Sequence[Trial]) -> Iterator[Reading]:
-    """What the comparable trials say of speed: their rates, and ratios measured within one run."""
-    for trial in trials:
-        measured = trial.measurement
-        if measured is None or not trial.is_candidate:
-            continue
-        deviation = unknown_deviation
-        if measured.low is not None and measured.high is not None:
-            deviation = math.log(measured.high / measured.low) / (2 * normal_quantile)
-        yield Reading(values=trial.values, log_rate=math.log(measured.tokens_per_s), deviation=deviation)
-        if measured.beside is not None:
-            yield Reading(
-                values=trial.values,
-                log_rate=measured.beside.log_ratio,
-                deviation=measured.beside.deviation,
-                against=measured.beside.values,
-            )
 
 
 def group_failed(trials: Sequence[Trial]) -> tuple[TrialGroup, ...]:

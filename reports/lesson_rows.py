@@ -123,7 +123,7 @@ def describe_knobs(worths: KnobWorths) -> tuple[str, ...]:
     if worths.error is not None and worths.inside is not None:
         inside, of = worths.inside
         told.append(
-            f"Leaving each configuration out in turn, this reckoning is off by {text.share(worths.error)} "
+            f"Leaving each configuration out in turn, the model is off by {text.share(worths.error)} about it "
             f"(median), and {inside} of {of} lie within their {text.interval}."
         )
     changed = [worth.path for worth in worths.knobs if worth.is_change]

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from autotune.lessons import group_failed, learn, read_rates, value_knobs
-from autotune.telemetry import Beside, Failed, FailureKind
+from autotune.lessons import group_failed, learn
+from autotune.telemetry import Failed, FailureKind
 
 
 def test_failures_are_grouped_most_common_first(space, trial_of):
@@ -21,28 +21,6 @@ def test_failures_are_grouped_most_common_first(space, trial_of):
     assert (memory.reason, memory.trials) == ("out of memory", (2, 3))
     assert memory.example == "CUDA out of memory. Tried to allocate 2 GiB"
     assert (crash.reason, crash.count) == ("crash: ended by SIGSEGV", 1)
-
-
-def test_rates_that_may_not_be_compared_teach_nothing_of_knobs(space, trial_of, measurement_of):
-    beside = Beside(values=space.baseline, log_ratio=0.1, deviation=0.01)
-    trials = [
-        trial_of(0, space.baseline, 100.0),
-        trial_of(1, space.configurations[3], 110.0, measurement=measurement_of(110.0, beside=beside)),
-        trial_of(2, space.configurations[4], 900.0, unhealthy="wrong losses"),
-        trial_of(3, space.configurations[5]),
-        trial_of(4, space.configurations[6], 90.0, measurement=measurement_of(90.0, low=None, high=None)),
-    ]
-    readings = list(read_rates(trials))
-    assert [reading.values for reading in readings if reading.against is None] == [
-        trials[0].values,
-        trials[1].values,
-        trials[4].values,
-    ]
-    assert [reading.log_rate for reading in readings if reading.against] == [0.1]
-
-
-def test_no_winner_no_worth(space):
-    assert value_knobs(space, [], None).reason == "no configuration was found to ask about"
 
 
 @pytest.fixture
