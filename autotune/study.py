@@ -6,15 +6,13 @@ nothing of how a configuration is run (runner.py), of what is proposed (searcher
 
 from __future__ import annotations
 
-import tempfile
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from time import monotonic, time_ns
-from typing import Protocol
+from time import monotonic
 
 from autotune.applying import base_values, translate
 from autotune.comparison import measure_noise
@@ -29,6 +27,7 @@ from autotune.soak import find_tightness
 from autotune.space import Space, trains_the_same
 from autotune.telemetry import Failed, FailureKind, Outcome, Telemetry, Values
 from autotune.trial import Trial, TrialState
+from autotune.trial_store import MemoryStore, TrialStore
 from dflash.contract.errors import DFlashError, ran_out_of_memory
 from dflash.contract.rundir import utc_now
 
@@ -46,29 +45,6 @@ class ProgressEvent:
 
 
 Progress = Callable[[ProgressEvent], None]
-
-
-class TrialStore(Protocol):
-    """Where trials are kept. What `save` was given is there after a crash, as far as the store can."""
-
-    @property
-    def root(self) -> Path:
-        """The directory that the trials' run directories lie under (absolute)."""
-        ...
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """All trials, by number, each in its latest form."""
-        ...
-
-    @property
-    def next_number(self) -> int:
-        """The number of the next trial."""
-        ...
-
-    def save(self, trial: Trial) -> None:
-        """Add `trial`, or replace its earlier form."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +207,7 @@ class Study:
     def _run(self, request: Request) -> Outcome:
         try:
             return _understand(self._run_once(request))
-        except Exception as error:  # noqa: BLE001 - the runner's boundary: a trial's failure is an outcome, whatever its runner raises
+        except Exception as error:  # noqa: BLE001 - the runner's boundary: its failure is an outcome
             return _failed_by(error)
 
     def _judge(self, trial: Trial, outcome: Outcome) -> Trial:
@@ -239,33 +215,6 @@ class Study:
 
     def _tell(self, kind: str, message: str, trial: Trial) -> None:
         self._progress(ProgressEvent(kind, message, trial, configurations_left(self.history)))
-
-
-class MemoryStore:
-    """Trials in memory. Run directories, where a runner wants any, would lie under a temporary one."""
-
-    def __init__(self, trials: Sequence[Trial] = ()) -> None:
-        self._trials = {trial.number: trial for trial in trials}
-        self._root = Path(tempfile.gettempdir()).resolve() / f"dflash-study-{time_ns()}"
-
-    @property
-    def root(self) -> Path:
-        """The directory that run directories would lie under; it is not made."""
-        return self._root
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """All trials, by number."""
-        return tuple(self._trials[number] for number in sorted(self._trials))
-
-    @property
-    def next_number(self) -> int:
-        """The number of the next trial."""
-        return max(self._trials, default=-1) + 1
-
-    def save(self, trial: Trial) -> None:
-        """Add `trial`, or replace its earlier form."""
-        self._trials[trial.number] = trial
 
 
 def judge(trial: Trial, outcome: Outcome, reference: Sequence[float | None]) -> Trial:

@@ -11,9 +11,10 @@ from autotune.free_space import FreeSpace
 from autotune.runner import Request
 from autotune.searcher import Stop, Task
 from autotune.storage import TrialLog
-from autotune.study import MemoryStore, Study
+from autotune.study import Study
 from autotune.telemetry import Failed, FailureKind, MemoryFigures, StageFigures, Telemetry
 from autotune.trial import TrialState
+from autotune.trial_store import MemoryStore
 from dflash.contract.errors import DFlashError, UsageError
 
 

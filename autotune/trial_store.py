@@ -1,0 +1,64 @@
+"""Where a study keeps its trials: what it needs of a store, and the one in memory. On disk: storage.py.
+
+Knows nothing of how trials are chosen or run.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from time import time_ns
+from typing import Protocol
+
+from autotune.trial import Trial
+
+
+class TrialStore(Protocol):
+    """Where trials are kept. What `save` was given is there after a crash, as far as the store can."""
+
+    @property
+    def root(self) -> Path:
+        """The directory that the trials' run directories lie under (absolute)."""
+        ...
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials, by number, each in its latest form."""
+        ...
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next trial."""
+        ...
+
+    def save(self, trial: Trial) -> None:
+        """Add `trial`, or replace its earlier form."""
+        ...
+
+
+class MemoryStore:
+    """Trials in memory. Run directories, where a runner wants any, would lie under a temporary one."""
+
+    def __init__(self, trials: Sequence[Trial] = ()) -> None:
+        self._trials = {trial.number: trial for trial in trials}
+        self._root = Path(tempfile.gettempdir()).resolve() / f"dflash-study-{time_ns()}"
+
+    @property
+    def root(self) -> Path:
+        """The directory that run directories would lie under; it is not made."""
+        return self._root
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        """All trials, by number."""
+        return tuple(self._trials[number] for number in sorted(self._trials))
+
+    @property
+    def next_number(self) -> int:
+        """The number of the next trial."""
+        return max(self._trials, default=-1) + 1
+
+    def save(self, trial: Trial) -> None:
+        """Add `trial`, or replace its earlier form."""
+        self._trials[trial.number] = trial
