@@ -2,7 +2,7 @@
 
     python benchmarks/tuner.py --rows tuner.jsonl --out docs/benchmarks/tuner_2cpu.json
     python benchmarks/tuner.py --rows tuner.jsonl --only ax smac --peers-python peers/bin/python --seeds 5
-    python benchmarks/tuner.py --rows tuner.jsonl --sets heldout-normal heldout-hard
+    python benchmarks/tuner.py --rows tuner.jsonl --sets heldout-normal heldout-hard --only ours --variants
 
 All tuners meet the same machines, jobs, memory and noise, and every run counts as a trial. Scored is what a
 tuner would recommend: ours says so itself, for the others it is the fastest run they have seen. One row a
@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.util import find_spec
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +34,9 @@ from benchmarks.tuner_score import score
 from benchmarks.tuner_suite import Problem, sets
 
 tuners = [*entries, *peers]
+variants = [name for name in entries if name.startswith("ours-no-")]
 modules = {"optuna": "optuna", "smac": "smac", "ax": "ax"}
+thread_limits = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # read when numpy is imported
 distributions = ("optuna", "smac", "ax-platform", "scikit-learn", "numpy")
 
 
@@ -82,7 +86,7 @@ def play_missing(matches: Sequence[Match], rows: list[Row], path: Path, jobs: in
     done = {(row["tuner"], row["set"], row["seed"], row["trials"]) for row in rows}
     left = [match for match in matches if match.key not in done]
     path.parent.mkdir(parents=True, exist_ok=True)
-    with ProcessPoolExecutor(jobs) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         running = {pool.submit(play, match): match for match in left}
         for number, job in enumerate(as_completed(running), 1):
             match, problem = running[job], job.exception()
@@ -133,7 +137,8 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=Path, required=True, help="JSON lines, one a match; gone on with")
     parser.add_argument("--out", type=Path, help="the JSON document of the whole")
-    parser.add_argument("--only", nargs="+", choices=tuners, default=tuners)
+    parser.add_argument("--only", nargs="+", choices=tuners, help="default: all but the variants")
+    parser.add_argument("--variants", action="store_true", help="ours without each of its parts, too")
     parser.add_argument("--sets", nargs="+", choices=list(sets), default=["normal", "hard"])
     parser.add_argument(
         "--seeds",
@@ -146,7 +151,10 @@ def read_options() -> argparse.Namespace:
     parser.add_argument("--trials", type=int, default=trials_each)
     parser.add_argument("--jobs", type=int, default=1, help="matches at once")
     parser.add_argument("--peers-python", type=Path, help="a Python with the peers' packages")
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.only = options.only or [name for name in tuners if name not in variants]
+    options.only += [name for name in variants if options.variants and name not in options.only]
+    return options
 
 
 def main() -> None:
@@ -155,6 +163,8 @@ def main() -> None:
     missing = find_missing(options.only, options.peers_python)
     for name, reason in missing.items():
         print(f"{name} takes no part: {reason}", flush=True)
+    for name in thread_limits:  # a match has one core
+        os.environ.setdefault(name, "1")
     rows = read_rows(options.rows)
     matches = [match for match in choose_matches(options) if match.tuner not in missing]
     play_missing(matches, rows, options.rows, options.jobs)

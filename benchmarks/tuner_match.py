@@ -18,7 +18,7 @@ from autotune.searcher import Stop
 from autotune.study import Study
 from autotune.telemetry import Failed
 from autotune.trial import Trial
-from benchmarks.tuner_ours import Entry, entries
+from benchmarks.tuner_ours import Entry, check_model, entries
 from benchmarks.tuner_peer_process import PeerProcess
 from benchmarks.tuner_peers import Peer, package_of, peers
 from benchmarks.tuner_suite import Problem, sets
@@ -83,6 +83,7 @@ def play_ours(problem: Problem, entry: Entry, trials: int) -> Row:
     runs = study.trials
     stop = None if len(worth) >= trials else study.conclusion.stop
     stopped: Row = {} if stop is None else _describe_stop(stop, len(worth))
+    model = {} if entry.parts is None else check_model(problem, space, runs, entry.parts)
     return {
         "worth": [round(each, 5) for each in worth + worth[-1:] * (trials - len(worth))],
         "made": len(worth),
@@ -91,6 +92,7 @@ def play_ours(problem: Problem, entry: Entry, trials: int) -> Row:
         "paired": sum(trial.beside is not None for trial in runs),
         "by": "its own opinion",
         **stopped,
+        **model,
     }
 
 

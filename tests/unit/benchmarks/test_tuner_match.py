@@ -16,9 +16,9 @@ import pytest
 from autotune.history import History
 from autotune.searcher import Stop, Task
 from autotune.telemetry import Values
-from benchmarks.tuner import choose_matches, describe, find_missing, play_missing, read_rows, tuners
+from benchmarks.tuner import choose_matches, describe, find_missing, play_missing, read_rows, tuners, variants
 from benchmarks.tuner_match import Match, fingerprint, play, play_ours, play_peer
-from benchmarks.tuner_ours import Entry
+from benchmarks.tuner_ours import Entry, check_model, entries
 from benchmarks.tuner_peer_process import PeerError, PeerProcess
 from benchmarks.tuner_peers import Peer, RandomPeer
 from benchmarks.tuner_suite import Problem
@@ -173,3 +173,29 @@ def test_what_is_not_installed_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         "smac": "python9 has no smac",
         "ax": "python9 has no ax",
     }
+
+
+def test_our_search_plays_and_its_model_is_looked_into() -> None:
+    row = play_ours(problem(), entries["ours"], 3)
+    assert row["made"] == 3
+    assert row["worth"][0] == pytest.approx(problem().worth[problem().row(problem().baseline)], abs=1e-4)
+    assert 0 < row["two_run_error"] < 1
+    assert 0 <= row["missed_memory"] < 0.3
+    assert 0 <= row["pruned_memory"] < 0.9
+
+
+def test_a_search_without_a_memory_model_misses_all_that_does_not_fit() -> None:
+    given = problem()
+    parts = entries["ours-no-memory"].parts
+    assert parts is not None
+    found = check_model(given, given.space(), (), parts)
+    assert found == {
+        "missed_memory": pytest.approx((given.fullness > 1).mean(), abs=1e-4),
+        "pruned_memory": 0,
+    }
+
+
+def test_every_part_of_ours_has_a_variant_without_it() -> None:
+    parts = [entries[name].parts for name in variants]
+    assert len({repr(each) for each in parts}) == len(variants) == 4
+    assert all(repr(each).count("False") == 1 for each in parts)
