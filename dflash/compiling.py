@@ -145,6 +145,8 @@ class Compiled(Generic[P, R]):
 
     def __init__(self, function: Callable[P, R], *, dynamic: bool | None) -> None:
         self._plain = function
+        # Else every float of a module (a norm's epsilon) becomes a tensor and a number again in each call.
+        torch._dynamo.config.specialize_float = True
         self._run = torch.compile(
             _with_own_cache(function),
             dynamic=dynamic,

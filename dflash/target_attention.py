@@ -34,8 +34,18 @@ kernel_capability = (8, 0)  # of the GPU, at least
 refused = ("sliding_window", "softcap", "s_aux", "position_bias")  # what the kernels would not heed
 
 
-@torch.library.custom_op("dflash::attend_documents", mutates_args=(), device_types="cpu")
-def attend_documents(
+# Defined by hand: what `torch.library.custom_op` puts around every call takes a CPU as long as the rest of a
+# layer's launches. Results must be tensors of their own, as nothing checks that any more.
+# They are gone when it is.
+operators = torch.library.Library("dflash", "FRAGMENT")  # type: ignore[no-untyped-call]
+operators.define(  # type: ignore[no-untyped-call]
+    "attend_documents(Tensor query, Tensor key, Tensor value, Tensor starts, Tensor host_starts, float scale)"
+    " -> Tensor",
+    tags=torch.Tag.pt2_compliant_tag,
+)
+
+
+def _attend_on_cpu(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -43,11 +53,6 @@ def attend_documents(
     host_starts: Tensor,
     scale: float,
 ) -> Tensor:
-    """Causal attention within each document. Returns [T, H, E].
-
-    query [T, H, E]; key, value [T, K, E]; starts [D+1] int32, first token of each document and T at the end;
-    host_starts [D+1] int64 the same on the CPU, as no device is waited for.
-    """
     out = query.new_empty(query.shape)
     for first, last in itertools.pairwise(host_starts.tolist()):
         q, k, v = (x[first:last].transpose(0, 1)[None] for x in (query, key, value))
@@ -58,17 +63,25 @@ def attend_documents(
     return out
 
 
-@attend_documents.register_fake
-def _shape_only(query: Tensor, *_others: object) -> Tensor:
-    return query.new_empty(query.shape)
-
-
-@attend_documents.register_kernel("cuda")
-def _on_cuda(
+def _attend_on_cuda(
     query: Tensor, key: Tensor, value: Tensor, starts: Tensor, host_starts: Tensor, scale: float
 ) -> Tensor:
     row = Row(query=query, key=key, value=value, starts=starts, host_starts=host_starts.tolist(), scale=scale)
     return attend_by_length(row, cudnn, _variable_length).contiguous()
+
+
+def _shape_only(query: Tensor, *_others: object) -> Tensor:
+    return query.new_empty(query.shape)
+
+
+for _device, _kernel in {"CPU": _attend_on_cpu, "CUDA": _attend_on_cuda}.items():
+    operators.impl("attend_documents", _kernel, _device)  # type: ignore[no-untyped-call]
+torch.library.register_fake("dflash::attend_documents", _shape_only, lib=operators)
+
+# Causal attention within each document, enqueued. Returns [T, H, E].
+# query [T, H, E]; key, value [T, K, E]; starts [D+1] int32, first token of each document and T at the end;
+# host_starts [D+1] int64 the same on the CPU, as no device is waited for; scale of the scores.
+attend_documents = torch.ops.dflash.attend_documents.default
 
 
 def _variable_length(
@@ -190,5 +203,5 @@ def attend(
             )
     q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))
     scale = query.shape[-1] ** -0.5 if scaling is None else scaling
-    out: Tensor = torch.ops.dflash.attend_documents(q, k, v, document_starts, host_document_starts, scale)
+    out: Tensor = attend_documents(q, k, v, document_starts, host_document_starts, scale)
     return out[None], None
