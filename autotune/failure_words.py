@@ -11,7 +11,8 @@ from typing import Final
 from autotune.telemetry import FailureKind
 from dflash.contract.errors import ran_out_of_memory
 
-hang_words: Final = "no window ended for"  # as run_watch.py puts it
+hang_words: Final = "no window ended for"  # as run_watch.py puts it, and the next
+foreign_words: Final = "which this search did not send"
 
 _lost: Final = (
     r"fallen off the bus|GPU_IS_LOST|GPU is lost|no CUDA-capable device"
@@ -30,6 +31,7 @@ _words: Final = (
     (FailureKind.hang, hang_words),
     (FailureKind.driver_error, _driver),
     (FailureKind.nan, _nan),
+    (FailureKind.crash, foreign_words),
 )
 _matchers: Final = tuple((kind, re.compile(words, re.IGNORECASE)) for kind, words in _words)
 

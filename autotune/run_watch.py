@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import signal
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-from autotune.failure_words import hang_words
+from autotune.failure_words import foreign_words, hang_words
 from autotune.gpus import GpuWatch
 from dflash.contract.events import event_schema
 from dflash.contract.rundir import RunDir
@@ -29,6 +30,7 @@ start_limit_s = 600.0  # for loading and compiling, until the first window has e
 least_stall_s = 180.0  # without a window: a compilation in the middle may take a minute or two
 stall_windows = 20  # … and so many times as long as a window usually takes
 look_every_s = 1.0
+stop_signals = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 gpu_every_s = 5.0
 
 
@@ -102,6 +104,7 @@ class WatchedChild:
     def __init__(self, child: Watched, watch: RunWatch, stop: threading.Event) -> None:
         self._child, self._watch, self._stop = child, watch, stop
         self.pid = child.pid
+        self.was_signalled = False  # by us, for the user or because it is watched
 
     @property
     def launcher_pid(self) -> int:
@@ -114,6 +117,7 @@ class WatchedChild:
 
     def signal(self, number: int) -> None:
         """Send a signal to the command's process group."""
+        self.was_signalled = True
         self._child.signal(number)
 
     def wait(self, timeout_s: float) -> Exit | None:
@@ -145,17 +149,28 @@ def record_watched(
 
     begin, stop = start or Child, threading.Event()
     watch = RunWatch(run_path, time.monotonic(), gpus)
+    children: list[WatchedChild] = []
 
     def start_watched(
         line: Sequence[str], *, env: Mapping[str, str] | None = None, output: IO[bytes] | None = None
     ) -> WatchedChild:
-        return WatchedChild(begin(line, env=env, output=output), watch, stop)
+        children.append(WatchedChild(begin(line, env=env, output=output), watch, stop))
+        return children[0]
 
     recording = record(command, run_path, options, stop=stop, start=start_watched)
     reason = watch.reason
+    if reason is None and recording.exit_code > 128 and not children[0].was_signalled:
+        number = recording.exit_code - 128
+        reason = _blame_others(number, recording.reason) if number in stop_signals else None
     if reason is None and recording.exit_code != 0 and gpus is not None:
         lost = gpus.find_lost()
         reason = lost and f"{lost}; {recording.reason or 'no further reason'}"
     if reason is None:
         return recording
     return dataclasses.replace(recording, exit_code=1, status="failed", reason=reason)
+
+
+def _blame_others(number: int, reason: str | None) -> str:
+    """A stop that neither the user nor we asked for: the search goes on."""
+    told = f"; {reason}" if reason else ""
+    return f"ended by {signal.Signals(number).name}, {foreign_words}{told}"

@@ -6,7 +6,6 @@ which configuration comes next.
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,15 +13,13 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from autotune.gpus import GpuWatch
 from autotune.measurement import classify_failure, failed_memory, measure_run, measure_soak
-from autotune.run_watch import record_watched, start_limit_s
+from autotune.run_watch import record_watched, start_limit_s, stop_signals
 from autotune.telemetry import Failed, FailureKind, Outcome, Values
 from dflash.contract.config import TrainConfig
 from dflash.contract.rundir import python_command, write_text
 
 if TYPE_CHECKING:
     from profiler.recorder import Recording, RecordOptions
-
-stop_signals = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """Stands in for `python -m dflash`: `fake_trainer.py run CONFIG` leaves a run as the trainer would.
 
 FAKE_TRAINER chooses how it ends: ok (default), short (of time), used_up (data), oom,
-refused, segv, silent, hang, stall (after some windows), nan, xid; hungry (out of memory from 2048 tokens
+refused, segv, terminated, silent, hang, stall (after some windows), nan, xid; hungry (out of memory from 2048 tokens
 on, with a thread, half a gigabyte and a child process left behind).
 """
 
@@ -40,6 +40,8 @@ def main() -> int:
         return fail(run, "the loss or its gradient is not finite, training stops", 1)
     if fate == "xid":
         return fail(run, "RuntimeError: CUDA error: unspecified launch failure", 1)
+    if fate == "terminated":
+        os.kill(os.getpid(), signal.SIGTERM)
     if fate == "segv":
         os.kill(os.getpid(), signal.SIGSEGV)
     if fate == "hang":

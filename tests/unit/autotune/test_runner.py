@@ -51,6 +51,7 @@ def test_a_good_run_is_measured_and_diagnosed(run):
         ("refused", FailureKind.refused, "no such data file"),
         ("segv", FailureKind.crash, "SIGSEGV"),
         ("nan", FailureKind.nan, "not finite"),
+        ("terminated", FailureKind.crash, "SIGTERM, which this search did not send"),
         ("xid", FailureKind.driver_error, "unspecified launch failure"),
         ("silent", FailureKind.error, "the last words"),
         ("short", FailureKind.too_short, "at least 10 are needed"),
