@@ -28,6 +28,7 @@ model_deviation: Final = 0.01  # of a prediction within what was seen
 plays_each: Final = 3
 windows_each: Final = 24
 batches_each: Final = 720  # where windows are large: that settles a pace to parts in a thousand
+told_pace: Final = 1.05  # times as fast or as slow: less of a change in pace is not worth a word
 _most: Final = 0.6  # of a logarithm: beyond it nothing is known at all
 
 
@@ -157,9 +158,10 @@ class Predictor:
         if (setting.targets, setting.drafters) not in seen:
             away = min(abs(math.log((setting.targets + setting.drafters) / (t + d))) for t, d in seen)
             text = f"no run had {setting.targets} targets and {setting.drafters} drafters"
-            if self.model.cores:
+            crowded = self._crowds(setting)
+            if crowded:
                 text += f", which share {self.model.cores:g} CPU cores"
-            yield Doubt(text, (0.03 if self.model.cores else 0.01) * (1 + away))
+            yield Doubt(text, (0.03 if crowded else 0.01) * (1 + away))
             if self.runs[0].emulated and not self.model.cores:
                 yield Doubt("on how many CPU cores it ran is not recorded; taken as enough", 0.05)
         if setting.drafters > 1 and all(run.merge_s is None for run in self.runs):
@@ -169,23 +171,23 @@ class Predictor:
             told = "one working at a time"
             if self.model.sharing_gain != 1.0:
                 told = f"{self.model.sharing_gain:g} times as fast as taking turns"
-            yield Doubt(f"roles never shared a device: taken as {told}", 0.05)
+            yield Doubt(f"roles never shared a device: taken as {told}", 0.03)
         if setting.lockstep and not any(run.setting.lockstep for run in self.runs):
             yield Doubt("lockstep was never seen", 0.02)
 
+    def _crowds(self, setting: Setting) -> bool:
+        """Whether stages have to share cores, as they are or in that setting."""
+        stages = max(one.targets + one.drafters for one in (self.now, setting))
+        return self.model.cores is not None and self.model.cores < stages
+
     def _doubt_pace(self, ratio: float) -> Iterable[Doubt]:
         """A CPU's work takes longer after sleeping than without a pause."""
-        now = self.runs[0]
-        if (
-            now.emulated
-            and self.model.cores
-            and self.model.cores <= now.setting.targets + now.setting.drafters
-        ):
+        now, cores = self.runs[0], self.model.cores
+        if now.emulated and cores and cores <= now.setting.targets + now.setting.drafters:
             away = abs(math.log(max(ratio, 1e-9)))
-            if away > math.log(2):
-                yield Doubt(
-                    "stages would wait far less, or more, which on a CPU changes their work", 0.08 * away
-                )
+            if away > math.log(told_pace):
+                text = "stages would wait less, or more, which on a CPU changes their work"
+                yield Doubt(text, 0.12 * away)
 
     def _doubt_sizes(self, windows: Windows) -> Iterable[Doubt]:
         if windows == self.model.windows:
@@ -206,7 +208,9 @@ class Predictor:
         if all(any(hop in run.measured_hops for run in self.runs) for hop in hops[way]):
             return
         if all(hop in self.model.links for hop in hops[way]):
-            yield Doubt(f"{way} copies were not seen in a run; their speed is that of the links", 0.02)
+            # Logical links keep what is declared of them; a measured one may be slower among others.
+            far = 0.01 if self.runs[0].emulated else 0.02
+            yield Doubt(f"{way} copies were not seen in a run; their speed is that of the links", far)
         else:
             yield Doubt(f"how fast {way} copies are is unknown; taken as hidden behind work", 0.1)
 

@@ -46,6 +46,26 @@ def test_each_step_outside_of_what_was_seen_is_said_and_widens(predictor: Predic
         assert then.high / then.low > seen.high / seen.low, words
 
 
+def test_cores_are_doubted_where_there_are_fewer_than_stages(predictor: Predictor) -> None:
+    change = replace(predictor.now, target_places=(0, 1), drafter_places=(2,))
+    seen = replace(predictor.runs[0], emulated=True)
+    many, few = (Predictor([replace(seen, cores=cores)]).predict(change) for cores in (64.0, 2.0))
+    own, shared = (next(d for d in one.doubts if "no run had" in d.text) for one in (many, few))
+    assert "share 2 CPU cores" in shared.text
+    assert "share" not in own.text
+    assert shared.deviation == pytest.approx(3 * own.deviation)
+
+
+def test_a_change_of_pace_is_doubted_on_a_cpu_that_all_stages_need(predictor: Predictor) -> None:
+    def said(cores: float, ratio: float) -> list[float]:
+        one = Predictor([replace(predictor.runs[0], emulated=True, cores=cores)], predictor.fit)
+        one.model = replace(one.model, cores=cores)
+        return [doubt.deviation for doubt in one._doubt_pace(ratio)]
+
+    assert said(2.0, 2.0) == said(2.0, 0.5) == [pytest.approx(0.12 * np.log(2))]
+    assert said(2.0, 1.02) == said(64.0, 2.0) == []
+
+
 def test_an_unknown_link_is_taken_as_hidden_and_doubted(predictor: Predictor) -> None:
     blind = Predictor([replace(predictor.runs[0], links={}, measured_hops=frozenset())])
     doubts = blind.predict(replace(blind.now, path="peer")).doubts
