@@ -38,6 +38,15 @@ def explain(
     ]
 
 
+def caution(changes_training: Sequence[str]) -> list[str]:
+    """What to bear in mind where trials did not all train the same thing."""
+    if not changes_training:
+        return []
+    names = ", ".join(changes_training)
+    told = f"Not comparable in loss: {names} changed what is trained, so more tokens a second need not be the"
+    return [f"{told} better training. Losses were compared only between trials that agree in that."]
+
+
 def _explain_equal(fastest: Trial, start: Trial, gain: Interval) -> str:
     if fastest.number == start.number:
         return "Nothing tried was faster than the starting configuration."

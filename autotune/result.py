@@ -17,7 +17,7 @@ from autotune.applying import Stray, sort_out
 from autotune.comparison import Interval, Noise, Rate, compare, measure_noise
 from autotune.default_searcher import default_searcher
 from autotune.effort import Effort
-from autotune.explanation import explain
+from autotune.explanation import caution, explain
 from autotune.history import History, find_start
 from autotune.identity import Identity, read_identity
 from autotune.planning import describe_progress, plan_next
@@ -87,6 +87,7 @@ class StudyResult:
             "schema": json_schema_version,
             "study_dir": str(self.study_dir),
             "study": self.identity.to_json(),
+            "changes_training": list(self.space.changes_training),
             "space_size": self.space.size,
             "verdict": self.verdict,
             "best": None if self.best is None else self.best.number,
@@ -156,7 +157,7 @@ def conclude(
         gains=gains,
         verdict=verdict,
         equals=equals,
-        why=tuple(explain(verdict, fastest, start, gain, equals)),
+        why=(*explain(verdict, fastest, start, gain, equals), *caution(space.changes_training)),
         failures=count_complaints(trials),
         stop=describe_progress(history, planned),
         gap_probability=planned.gap_probability if isinstance(planned, Stop) else None,

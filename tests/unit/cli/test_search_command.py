@@ -163,7 +163,11 @@ def test_a_space_of_ones_own_that_changes_training(tune: Call, runner: Runner, t
     assert "losses of such trials are not compared" in out
     code, out, err = tune("search", *small, "--space", "layers.toml", "--json")
     assert code == 0, err
-    assert {t["values"]["drafter.layers"] for t in json.loads(out)["trials"]} == {2, 3}
+    document = json.loads(out)
+    assert {t["values"]["drafter.layers"] for t in document["trials"]} == {2, 3}
+    assert document["changes_training"] == ["drafter.layers"]
+    assert "Not comparable in loss: drafter.layers" in document["why"][-1]
+    assert "Not comparable in loss" in tune("show", "dflash-study")[1]
 
 
 def test_resume_needs_neither_line_nor_file(study: Path, tune: Call, runner: Runner, tmp_path: Path) -> None:
