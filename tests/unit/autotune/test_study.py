@@ -2,6 +2,7 @@
 
 import math
 import random
+from functools import partial
 
 import pytest
 
@@ -205,6 +206,21 @@ def test_a_space_of_other_names_is_kept_on_disk_and_goes_on_there(letters, tmp_p
         "finished"
     ] * 2
     assert end.recommended.tokens_per_s == max(trial.score for trial in end.trials) > 1.0
+
+
+def test_three_that_do_not_fit_are_no_reason_to_give_up_but_three_that_crash_alike_are(letters):
+    tasks = [Task(values={"colour": "red", "size": size}, why="") for size in (3, 2)]
+    tasks += [Task(values={"colour": "blue", "size": size}, why="") for size in (3, 1)]
+
+    def run(kind, request):
+        return 10.0 if request.values["size"] == 1 else Failed(kind, "as it did before")
+
+    hungry = Study(letters, Listed(*tasks), partial(run, FailureKind.out_of_memory)).run()
+    assert hungry.recommended.number == 3
+    broken = Study(letters, Listed(*tasks), partial(run, FailureKind.crash)).run()
+    assert (len(broken.trials), broken.recommended) == (3, None)
+    assert "given up" in broken.stop.reason
+    assert broken.failures == (("crash: as it did before", 3),)
 
 
 def test_budgets_of_time_count_over_all_invocations(letters, monkeypatch):
