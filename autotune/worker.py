@@ -83,6 +83,11 @@ class Worker:
     @property
     def is_alive(self) -> bool:
         """Whether it still runs, as far as is known without waiting."""
+        if self._control is not None:
+            try:
+                self._control.receive(0.0)  # between runs it has nothing to say
+            except PeerGone:
+                return False
         return self._child.wait(0.0) is None
 
     def begin(self, order: Order) -> None:

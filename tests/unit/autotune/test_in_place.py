@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -214,4 +216,56 @@ def test_nothing_is_left_when_the_runner_is_closed(run: Run, runner: InPlaceRunn
     run("ok")
     runner.close()
     (pid,) = trainer_pids(tmp_path)
+    assert not psutil.pid_exists(pid)
+
+
+def test_a_process_that_dies_between_trials_is_replaced(
+    run: Run, runner: InPlaceRunner, tmp_path: Path
+) -> None:
+    run("ok")
+    process = psutil.Process(trainer_pids(tmp_path)[0])
+    process.kill()
+    while process.is_running() and process.status() != psutil.STATUS_ZOMBIE:
+        time.sleep(0.01)
+    time.sleep(1.0)  # its socket closes about then
+    assert isinstance(run("ok"), Telemetry)
+    assert runner.renewals == ["it ended between trials"]
+
+
+search = """
+import sys, time
+from pathlib import Path
+from autotune.in_place import InPlaceRunner
+from autotune.runner import Request
+from dflash.contract.config import load_config
+
+place = Path(sys.argv[2])
+place.mkdir()
+config = load_config(None, ("transport.preset=pinned",))
+runner = InPlaceRunner([sys.executable, sys.argv[1]])
+runner.run(Request(values={}, config=config, seconds=1.0, run_path=place / "run", number=0))
+print("done", flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_search_that_is_killed_leaves_no_process(data_dir: Path, repository: Path, tmp_path: Path) -> None:
+    (tmp_path / "fate").write_text("ok")
+    env = {**os.environ, "PYTHONPATH": str(repository), "FAKE_FATE": str(tmp_path / "fate")}
+    program = [
+        sys.executable,
+        "-c",
+        search,
+        str(data_dir / "programs/fake_server.py"),
+        str(tmp_path / "trial-0"),
+    ]
+    with subprocess.Popen(program, env=env, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"done\n"
+        (pid,) = trainer_pids(tmp_path)
+        assert psutil.pid_exists(pid)
+        process.kill()
+    deadline_s = time.monotonic() + 30
+    while psutil.pid_exists(pid) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
     assert not psutil.pid_exists(pid)

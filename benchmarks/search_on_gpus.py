@@ -1,0 +1,272 @@
+"""A search of many configurations in place: the Qwen3-8B shape on two GPUs, or paced logical devices.
+
+    python benchmarks/search_on_gpus.py --out FILE.json [--splits 1-1,colocated-2] [--trials 64]
+    python benchmarks/search_on_gpus.py --out FILE.json --tiny
+
+Split after split is searched by the default searcher, in one process each, with short trials. After each, one
+configuration that cannot fit is run on purpose: it must fail as out of memory, and what comes next must not
+care. To make that happen a neighbour, a process of its own, holds GPU memory and leaves `--leave-gb` free;
+the ledger's refusal is off. The winner is measured again in a fresh process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import math
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+import psutil
+
+from autotune.default_searcher import default_searcher
+from autotune.default_space import make_space
+from autotune.effort import Effort
+from autotune.in_place import InPlaceRunner
+from autotune.machine import read_machine
+from autotune.runner import Request
+from autotune.space import SearchSpace
+from autotune.study import Study
+from autotune.telemetry import Failed, FailureKind, Outcome, Telemetry
+from autotune.trial import Trial
+from benchmarks.result_file import write_result
+from benchmarks.tuning_case import TuningCase
+from dflash.contract.config import TrainConfig
+from dflash.contract.errors import DFlashError
+
+holder: Final = """
+import sys, time, torch
+held = []
+for index in range(torch.cuda.device_count()):
+    free, _ = torch.cuda.mem_get_info(index)
+    size = free - int(float(sys.argv[1]) * 1e9)
+    held.append(torch.empty(max(size, 0), dtype=torch.uint8, device=f"cuda:{index}"))
+    torch.cuda.synchronize(index)
+print("holding", flush=True)
+time.sleep(3600)
+"""
+spare_s: Final = 8.0
+Row = dict[str, Any]
+
+
+@dataclass
+class Page:
+    """What was searched so far."""
+
+    choice: argparse.Namespace
+    root: Path
+    case: TuningCase
+    began_s: float = field(default_factory=lambda: psutil.Process().create_time())
+    studies: list[Row] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    figures: Row = field(default_factory=dict)
+    count: int = 0
+    start_s: float = 30.0  # of a process, at most so far
+
+    @property
+    def elapsed_s(self) -> float:
+        return time.time() - self.began_s
+
+    def space(self, split: str) -> SearchSpace:
+        """The knobs that one process can change."""
+        tiny = self.choice.tiny
+        together = split.startswith("colocated")
+        choices: dict[str, tuple[Any, ...]] = {
+            "pipeline.token_budget": (64, 128, 256) if tiny else (1024, 2048, 4096),
+            "transport.preset": ("peer",) if together else ("host", "pinned", "peer"),
+            "transport.depth": (1, 2, 4),
+            "pipeline.prefetch_depth": (2, 8),
+            "drafter.checkpointing": ("none", "layers"),
+            "objective.chunk_blocks": (64,) if tiny else (32, 128, 0),
+        }
+        window = (512 if tiny else 8192) if split in ("colocated-2", "1-2", "2-2") else None
+        changes = [f"split={split}"] + ([f"window.tokens={window}"] if window else [])
+        changes += [] if tiny else ["objective.chunk_blocks=128"]
+        return make_space(self.case.config(*changes), read_machine(), choices, max_logical=4)
+
+    def search(self, runner: InPlaceRunner, split: str, trials: int, until_s: float) -> list[Trial]:
+        """A study of one split; its trials."""
+        space = self.space(split)
+        began_s, renewed = self.elapsed_s, len(runner.renewals)
+
+        def run(request: Request) -> Outcome:
+            return self.run(runner, request, split)
+
+        effort = Effort(trials=trials, repeats=0, seconds=self.choice.seconds)
+        study = Study(space, default_searcher(), run, effort=effort)
+        while self.elapsed_s < until_s and study.step() is not None:
+            self.write()
+        best = study.recommendation or max(study.trials, key=lambda trial: trial.score, default=None)
+        self.studies.append(
+            {
+                "split": split,
+                "configurations": space.size,
+                "trials": len(study.trials),
+                "finished": sum(trial.measurement is not None for trial in study.trials),
+                "seconds": self.elapsed_s - began_s,
+                "renewals": runner.renewals[renewed:],
+                "best": None if best is None else {**best.values, "tokens_per_s": best.tokens_per_s},
+                "stopped_early": sum(
+                    trial.measurement is not None and trial.measurement.stopped_early is not None
+                    for trial in study.trials
+                ),
+            }
+        )
+        return list(study.trials)
+
+    def run(self, runner: InPlaceRunner, request: Request, split: str, kind: str = "trial") -> Outcome:
+        """One run in a directory of its own, and a row of it."""
+        began_s = time.monotonic()
+        place = self.root / f"{self.count:03d}"
+        place.mkdir(parents=True)
+        self.count += 1
+        outcome = runner.run(dataclasses.replace(request, run_path=place / "run"))
+        took_s = time.monotonic() - began_s
+        row: Row = {"kind": kind, "split": split, "values": dict(request.values), "took_s": took_s}
+        if isinstance(outcome, Telemetry):
+            row |= {
+                "tokens_per_s": outcome.tokens_per_s,
+                "low": outcome.low,
+                "high": outcome.high,
+                "windows": outcome.windows,
+                "startup_s": outcome.startup_s,
+                "stopped_early": outcome.stopped_early,
+            }
+            said = f"{outcome.tokens_per_s:9,.0f} tokens/s{' (hopeless)' if outcome.stopped_early else ''}"
+            if (outcome.startup_s or 0.0) > 0.5 * took_s:
+                self.start_s = max(self.start_s, outcome.startup_s or 0.0)
+        else:
+            row |= {"failed": outcome.kind.value, "reason": outcome.reason[:300]}
+            said = f"{outcome.kind}: {outcome.reason.splitlines()[0][:100]}"
+        self.rows.append(row)
+        shown = " ".join(str(value) for value in request.values.values())
+        print(f"{self.elapsed_s:6.1f} s  {kind} {split} {shown}: {said}, took {took_s:.1f} s", flush=True)
+        return outcome
+
+    def run_config(self, runner: InPlaceRunner, config: TrainConfig, kind: str, **how: Any) -> Outcome:
+        """A run that no study asked for, twice as long as a trial."""
+        seconds = 2 * self.choice.seconds
+        request = self.case.request(self.root / "asked", self.count, config, seconds, **how)
+        keys = ("pipeline.token_budget", "transport.preset", "objective.chunk_blocks")
+        shown = {key: request.values[key] for key in keys}
+        return self.run(runner, dataclasses.replace(request, values=shown), config.pipeline.split, kind)
+
+    def overflow(self, split: str) -> TrainConfig:
+        """A configuration that asks for more memory than there is."""
+        if self.choice.tiny:
+            return self.case.config(f"split={split}", "pipeline.token_budget=512", "window.tokens=1024")
+        return self.case.config(
+            f"split={split}",
+            "window.tokens=131072",
+            "pipeline.token_budget=65536",
+            "objective.chunk_blocks=0",
+            "transport.depth=4",
+        )
+
+    def search_all(self) -> None:
+        """Split after split, then the winner in a process of its own."""
+        splits = self.choice.splits.split(",")
+        found: list[tuple[str, Trial]] = []
+        with InPlaceRunner(self.case.trainer, notice=lambda text: print(f"  {text}", flush=True)) as runner:
+            for number, split in enumerate(splits):
+                left = len(splits) - number
+                last_s = self.choice.limit_s - self.start_s - 2 * self.choice.seconds - 2 * spare_s
+                until_s = self.elapsed_s + (last_s - self.elapsed_s) / left - spare_s
+                trials = self.search(runner, split, -(-self.choice.trials // len(splits)), until_s)
+                found += [(split, trial) for trial in trials if trial.is_candidate]
+                outcome = self.run_config(runner, self.overflow(split), "overflow")
+                survived = isinstance(outcome, Failed) and outcome.kind is FailureKind.out_of_memory
+                self.figures.setdefault("overflows", []).append({"split": split, "out_of_memory": survived})
+                self.write()
+            if found:
+                self.confirm(runner, *max(found, key=lambda pair: pair[1].score))
+
+    def confirm(self, runner: InPlaceRunner, split: str, best: Trial) -> None:
+        """The fastest of all, fresh."""
+        config = self.space(split).config(best.values)
+        outcome = self.run_config(runner, config, "winner, fresh", fresh=True)
+        fresh = outcome.tokens_per_s if isinstance(outcome, Telemetry) else None
+        self.figures["winner"] = {
+            "split": split,
+            **best.values,
+            "in_place": best.tokens_per_s,
+            "fresh": fresh,
+            "fresh_over_in_place": None if fresh is None else fresh / best.score,
+        }
+        self.write()
+
+    def write(self) -> None:
+        """All so far."""
+        facts = {n: getattr(self.choice, n) for n in ("seconds", "limit_s", "tiny", "layers", "leave_gb")}
+        trials = [row for row in self.rows if row["kind"] == "trial"]
+        in_place = [
+            row["took_s"] for row in trials if (row.get("startup_s") or math.inf) < 0.5 * row["took_s"]
+        ]
+        counts = {
+            "elapsed_s": self.elapsed_s,
+            "trials": len(trials),
+            "configurations": len({(row["split"], *map(str, row["values"].values())) for row in trials}),
+            "out_of_memory": sum(row.get("failed") == FailureKind.out_of_memory.value for row in self.rows),
+            "seconds_of_a_trial_in_place": statistics.median(in_place) if in_place else None,
+            "seconds_of_a_start": self.start_s,
+        }
+        document = {**facts, **counts, **self.figures, "studies": self.studies, "rows": self.rows}
+        write_result(self.choice.out, "search_on_gpus", document)
+
+
+@contextmanager
+def neighbour(leave_gb: float) -> Iterator[None]:
+    """A process that holds all GPU memory but so much on every GPU."""
+    if leave_gb <= 0:
+        yield
+        return
+    process = subprocess.Popen([sys.executable, "-c", holder, str(leave_gb)], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline().strip() != b"holding":
+            raise DFlashError("the neighbour that is to hold GPU memory did not start")
+        yield
+    finally:
+        process.kill()
+        process.wait()
+
+
+def main() -> int:
+    """Search, print, write."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--splits", default="1-1,colocated-2")
+    parser.add_argument("--trials", type=int, default=64, help="configurations, over all splits")
+    parser.add_argument("--layers", type=int, default=18, help="of the target")
+    parser.add_argument("--seconds", type=float, default=2.2, help="of training in a trial")
+    parser.add_argument("--limit-s", type=float, default=235.0, help="of the whole page")
+    parser.add_argument("--leave-gb", type=float, default=55.0, help="of each GPU, by a neighbour; 0: none")
+    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", dest="changes")
+    parser.add_argument("--tiny", action="store_true")
+    choice = parser.parse_args()
+    root = Path(tempfile.mkdtemp(prefix="search-"))
+    most_tokens = 256 if choice.tiny else 0
+    case = TuningCase(choice.tiny, choice.layers, most_tokens=most_tokens, changes=tuple(choice.changes))
+    page = Page(choice, root, case)
+    try:
+        with neighbour(0.0 if choice.tiny else choice.leave_gb):
+            page.search_all()
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
