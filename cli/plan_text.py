@@ -81,7 +81,7 @@ def _cost(outline: Outline) -> str:
     cost = outline.cost
     gpu = f", {cost.gpu_hours:.2g} GPU-hours" if cost.gpus else ""
     limit = f"at most {text.duration(round(60 * cost.minutes))}{gpu}, limited by {cost.limited_by}"
-    runs = f"{cost.trials} configurations and {cost.repeats} repeats of {cost.training_s:g} s"
+    runs = f"{cost.trials} configurations and {cost.repeats} further runs of {cost.training_s:g} s"
     return f"{limit}\n{runs}, each with {cost.start_s:g} s around it ({cost.start_from})"
 
 

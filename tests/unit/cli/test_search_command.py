@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,8 @@ class Runner:
 def runner(monkeypatch: pytest.MonkeyPatch) -> Runner:
     made = Runner()
     made.asked = []
-    monkeypatch.setattr("autotune.runner.RecordedRunner", lambda **given: made)
+    monkeypatch.setattr("autotune.in_place.InPlaceRunner", lambda **given: nullcontext(made))
+    monkeypatch.setattr("autotune.runner.RecordedRunner", lambda **given: made)  # of `replay`
     return made
 
 
@@ -69,7 +71,7 @@ def study(tune: Call, tmp_path: Path) -> Path:
 def test_a_plan_runs_nothing_and_leaves_nothing(tune: Call, runner: Runner, tmp_path: Path) -> None:
     code, out, err = tune("search", "--plan", "--trials", "5")
     assert (code, err) == (0, "")
-    assert "5 configurations and 6 repeats of 12 s" in out
+    assert "5 configurations and 9 further runs of 12 s" in out
     assert "combinations can run" in out
     assert "1. the starting configuration" in out
     assert not runner.asked
