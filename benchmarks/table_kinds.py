@@ -385,6 +385,41 @@ def whatif_on_gpus(document: Document) -> Table:
     return head, rows
 
 
+def knob_worth(document: Document) -> Table:
+    """Agreement of what studies say of knobs with the truth, by kind of problem."""
+    head = [
+        "",
+        "studies",
+        "knobs changed",
+        "of them known",
+        "known, above 5 %",
+        "verdicts judged",
+        "right",
+        "orders judged",
+        "right",
+        "true worth inside 90 %",
+        "left out, inside 90 %",
+    ]
+    parts = {document["on"]: document, **(document.get("kinds") or {})}
+    rows = [
+        [
+            name,
+            part["studies"],
+            part["knobs"],
+            percent(part["known_share"]),
+            percent(part["known_share_of_effects_above_5_percent"]),
+            part["verdicts_judged"],
+            percent(part["verdicts_right_share"]),
+            part["orders_judged"],
+            percent(part["orders_right_share"]),
+            percent(part["inside_90_share"]),
+            percent(part["left_out_inside_90_share"]),
+        ]
+        for name, part in parts.items()
+    ]
+    return head, rows
+
+
 kinds: dict[str, Callable[[Document], Table]] = {
     "drafter_step": drafter_step,
     "target_forward": target_forward,
@@ -404,4 +439,5 @@ kinds: dict[str, Callable[[Document], Table]] = {
     "whatif_accuracy": whatif_accuracy,
     "whatif_on_gpus": whatif_on_gpus,
     "tuner_contest": tuner_contest,
+    "knob_worth": knob_worth,
 }
