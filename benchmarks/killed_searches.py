@@ -84,6 +84,7 @@ def main() -> int:
         tally = play(Path(directory), arguments.searches, arguments.seed)
     print(json.dumps(asdict(tally), indent=1))
     if arguments.out is not None:
+        sys.path.insert(0, str(root))
         from benchmarks.result_file import write_result
 
         write_result(arguments.out, "killed_searches", asdict(tally))
