@@ -117,14 +117,15 @@ def run_search(
     """Search and show what was found. Exits with 1 when nothing can be recommended."""
     from autotune import search as searching
     from autotune.gpus import watch_gpus
-    from autotune.runner import RecordedRunner
+    from autotune.in_place import InPlaceRunner
     from cli.study_presentation import present
     from cli.study_text import SearchTalk
 
     plan = searching.SearchPlan(study_dir=study_dir, space=space, machine=machine, effort=effort)
     talk = SearchTalk(plan, say)
     try:
-        result = searching.search(plan, RecordedRunner(gpus=watch_gpus(say)), talk.tell)
+        with InPlaceRunner(gpus=watch_gpus(say), notice=say) as runner:
+            result = searching.search(plan, runner, talk.tell)
     except KeyboardInterrupt:
         say(f"stopped; the same line goes on, and so does `dflash-tune resume {study_dir}`")
         raise

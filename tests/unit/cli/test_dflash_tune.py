@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -50,7 +51,7 @@ def tune(monkeypatch: pytest.MonkeyPatch, call: Call) -> Call:
     """`dflash-tune` with a runner that needs no trainer."""
 
     def run(*arguments: str, runner: type = FakeRunner) -> tuple[int, str, str]:
-        monkeypatch.setattr("autotune.runner.RecordedRunner", lambda **given: runner())
+        monkeypatch.setattr("autotune.in_place.InPlaceRunner", lambda **given: nullcontext(runner()))
         return call("dflash-tune", *arguments)
 
     return run
