@@ -14,7 +14,7 @@ from autotune.telemetry import Failed, FailureKind, Telemetry, find_nonsense
 from benchmarks.tuner_boxes import draw_box, draw_job, tuned_host
 from benchmarks.tuner_memory import jitter_share
 from benchmarks.tuner_physics import run_batches, time_stages
-from benchmarks.tuner_quirks import flat, rough
+from benchmarks.tuner_quirks import Cliff, find_quirks, flat, rough
 from benchmarks.tuner_suite import (
     Problem,
     budget,
@@ -265,6 +265,34 @@ def test_only_hard_problems_have_cliffs_and_roughness() -> None:
     change = np.log(hard.rates / smooth.rates)
     spread = np.std([change[row] for row in safe_rows(hard)])
     assert spread > rough / 6
+
+
+def test_a_cliff_begins_where_it_is_said_to() -> None:
+    start = {split: "5-3", budget: 16384, preset: "peer", depth: 1, "pipeline.prefetch_depth": 4}
+    wanted = [
+        start,
+        {**start, budget: 32768},
+        {**start, budget: 65536},
+        {**start, budget: 65536, preset: "host"},
+    ]
+    cliffs = (
+        Cliff("target", ((budget, 32768), (preset, "peer")), 2.0),
+        Cliff("copy", ((preset, "host"),), 9.0),
+    )
+    quirks = find_quirks(cliffs, 5, lay_columns(wanted), wanted)
+    assert quirks.target == pytest.approx([1, 2, 2, 1], rel=rough)
+    assert quirks.drafter == pytest.approx([1, 1, 1, 1], rel=rough)
+    assert quirks.copy.tolist() == [1, 1, 1, 9]
+    assert len(set(quirks.target / [1, 2, 2, 1])) == 4  # rough besides
+
+
+def test_every_cliff_of_a_hard_problem_is_met_somewhere() -> None:
+    for kind, seed in looked_at:
+        given = problem(kind, seed)
+        for cliff in given.cliffs:
+            beyond = sum(cliff.meets(values) for values in given.configurations)
+            assert 0 < beyond < len(given.configurations), (seed, cliff)
+            assert cliff.factor > 1.04
 
 
 def test_what_a_tuner_cannot_be_told_becomes_the_nearest_that_is_allowed() -> None:
