@@ -30,7 +30,7 @@ from benchmarks.result_file import package_versions, write_result
 from benchmarks.tuner_match import Match, Row, fingerprint, play, trials_each
 from benchmarks.tuner_ours import entries
 from benchmarks.tuner_peers import package_of, peers
-from benchmarks.tuner_score import score
+from benchmarks.tuner_score import score, shorten
 from benchmarks.tuner_suite import Problem, sets
 
 tuners = [*entries, *peers]
@@ -116,7 +116,7 @@ def describe(rows: Sequence[Row], options: argparse.Namespace, missing: dict[str
         "missing": missing,
         "peers": _versions(options.peers_python),
         "scores": score(chosen),
-        "rows": chosen,
+        "rows": [shorten(row) for row in chosen],
     }
 
 

@@ -44,6 +44,14 @@ def add_up(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def shorten(row: Row) -> dict[str, Any]:
+    """A row for the document: the worth at some trials for that after each."""
+    worth = row["worth"]
+    kept = {name: value for name, value in row.items() if name not in ("worth", "by")}
+    shown = {str(at): worth[at - 1] for at in regret_at if at <= row["trials"]}
+    return {**kept, "good_after": trials_until_good(worth), "worth_at": shown}
+
+
 def trials_until_good(worth: Sequence[float]) -> int | None:
     """The first trial after which the recommended configuration is good."""
     return next((number for number, each in enumerate(worth, 1) if each >= good_worth), None)

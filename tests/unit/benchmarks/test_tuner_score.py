@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.table_cells import table
-from benchmarks.tuner_score import quantile, score, trials_until_good
+from benchmarks.tuner_score import quantile, score, shorten, trials_until_good
 from benchmarks.tuner_tables import tuner_contest
 
 
@@ -90,3 +90,10 @@ def test_sets_and_tuners_are_added_up_apart_and_shown_in_a_table() -> None:
     text = table(*tuner_contest({"trials": 60, "scores": scores}))
     assert "| hard | random | 1 | >60 | >60 | 0 % | 50.0 % |" in text
     assert "| hard | ours | 1 | 1 | 1 | 100 % | 1.0 % |" in text
+
+
+def test_a_row_of_the_document_is_short_and_keeps_its_figures() -> None:
+    short = shorten(row([0.5] * 9 + [0.99], stopped=12, gap_probability=0.08))
+    assert short["worth_at"] == {"5": 0.5, "10": 0.99, "20": 0.99, "40": 0.99, "60": 0.99}
+    assert (short["good_after"], short["stopped"], short["gap_probability"]) == (10, 12, 0.08)
+    assert "worth" not in short
