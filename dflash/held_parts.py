@@ -100,9 +100,19 @@ class HeldParts:
         return self._layouts[choice]
 
     def is_warm(self, config: TrainConfig, layout: LayoutKind) -> bool:
-        """Whether a run before compiled all that this one runs; from now on it counts as such a run."""
-        drafter = config.drafter
-        kernels = (layout, drafter.attention, drafter.checkpointing, config.objective, config.transport.trim)
+        """Whether a run before compiled all that this one runs; from now on it counts as such a run.
+
+        Sizes may change without another compilation; yet kernels may be chosen anew for far larger ones.
+        """
+        drafter, budget = config.drafter, config.pipeline.token_budget
+        kernels = (
+            layout,
+            drafter.attention,
+            drafter.checkpointing,
+            config.objective,
+            config.transport.trim,
+            budget,
+        )
         warm = kernels in self._warm
         self._warm.add(kernels)
         return warm

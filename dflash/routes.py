@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations, product
 from typing import Any
 
@@ -50,7 +51,7 @@ def find_routes(devices: DeviceSet, choice: TransportChoice, config: DevicesConf
     pairs = pairs_in_use(devices, choice)
     if devices.emulated:
         return tuple(declared_route(pair, config) for pair in pairs)
-    facts = _measure(devices, pairs)
+    facts = _measure(devices, tuple(pairs))
     return tuple(choose_route(pair, facts) for pair in pairs)
 
 
@@ -66,7 +67,7 @@ def doubt_peer(devices: DeviceSet, choice: TransportChoice, config: DevicesConfi
         routes = [declared_route(pair, config) for pair in pairs]
         speeds = [(r.src, r.dst, r.peer_gb_per_s, r.pinned_gb_per_s) for r in routes]
     else:
-        facts = _measure(devices, pairs)
+        facts = _measure(devices, tuple(pairs))
         edges = [edge for edge in (facts.edge(*pair, "peer") for pair in pairs) if edge is not None]
         speeds = [(e.src, e.dst, e.gb_per_s, facts.staged_gb_per_s(e.src, e.dst)) for e in edges]
     doubted = [
@@ -85,8 +86,12 @@ def doubt_peer(devices: DeviceSet, choice: TransportChoice, config: DevicesConfi
     return [text]
 
 
-def _measure(devices: DeviceSet, pairs: Sequence[Pair]) -> LinkFacts:
-    """The links that join those pairs of GPUs. Pairs of one device have none."""
+@lru_cache(maxsize=32)
+def _measure(devices: DeviceSet, pairs: tuple[Pair, ...]) -> LinkFacts:
+    """The links that join those pairs of GPUs. Pairs of one device have none.
+
+    Measured once: a process that makes one run after another on the same devices finds them as they were.
+    """
     used = {device.name: device for device in devices.all}
     ends = CudaEnds(list(used.values()), probe_bytes)
     facts = LinkProbe(ends, probe_bytes).measure_between([pair for pair in pairs if pair[0] != pair[1]])
