@@ -207,10 +207,16 @@ def _less_than_first(means: Array, covariance: Array) -> tuple[Array, Array]:
 
 
 def _arrange(told: Sequence[KnobWorth]) -> tuple[KnobWorth, ...]:
-    """Changed knobs, the most worth first; of each other knob the choice that comes nearest to the winner."""
+    """Changed knobs, the most worth first; of each other knob the choice that comes nearest to the winner.
+
+    A choice that was measured goes before those that were not.
+    """
     changed = sorted((worth for worth in told if worth.is_change), key=_size)
+    kept = sorted(
+        (worth for worth in told if not worth.is_change), key=lambda worth: (not worth.runs, -_size(worth))
+    )
     nearest: dict[str, KnobWorth] = {}
-    for worth in sorted((worth for worth in told if not worth.is_change), key=_size, reverse=True):
+    for worth in kept:
         nearest.setdefault(worth.path, worth)
     return (*changed, *nearest.values())
 
