@@ -28,7 +28,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.result_file import package_versions, write_result
 from benchmarks.tuner_match import Match, Row, fingerprint, play, trials_each
-from benchmarks.tuner_ours import entries
+from benchmarks.tuner_ours import entries, version_of
 from benchmarks.tuner_peers import package_of, peers
 from benchmarks.tuner_score import score, shorten
 from benchmarks.tuner_suite import Problem, sets
@@ -72,13 +72,14 @@ def _has(module: str, python: Path | None) -> bool:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of an earlier call that still hold: those of problems that are as they were."""
+    """Rows of an earlier call that still hold: those of problems and searches that are as they were."""
     if not path.exists():
         return []
     rows = [json.loads(line) for line in path.read_text().splitlines()]
     known = {(row["set"], row["seed"]) for row in rows}
     now = {(name, seed): fingerprint(Problem(sets[name][0], seed)) for name, seed in sorted(known)}
-    return [row for row in rows if row["suite"] == now[row["set"], row["seed"]]]
+    same = [row for row in rows if row["suite"] == now[row["set"], row["seed"]]]
+    return [row for row in same if row.get("version", 0) == version_of(row["tuner"])]
 
 
 def play_missing(matches: Sequence[Match], rows: list[Row], path: Path, jobs: int) -> None:

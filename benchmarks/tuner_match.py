@@ -18,7 +18,7 @@ from autotune.searcher import Stop
 from autotune.study import Study
 from autotune.telemetry import Failed
 from autotune.trial import Trial
-from benchmarks.tuner_ours import Entry, check_model, entries
+from benchmarks.tuner_ours import Entry, check_model, entries, version_of
 from benchmarks.tuner_peer_process import PeerProcess
 from benchmarks.tuner_peers import Peer, package_of, peers
 from benchmarks.tuner_suite import Problem, sets
@@ -57,6 +57,7 @@ def play(match: Match) -> Row:
         "seed": match.seed,
         "trials": match.trials,
         "suite": fingerprint(problem),
+        "version": version_of(match.tuner),
         "seconds": round(time.perf_counter() - began_s, 2),
         **row,
     }

@@ -5,12 +5,15 @@ Knows nothing of scores.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
+import autotune.guided
 from autotune.agenda import Agenda
 from autotune.guided.model import Frame, Model, Parts
 from autotune.guided.searcher import GuidedSearcher
@@ -49,6 +52,19 @@ entries: Final[dict[str, Entry]] = {
     "ours-no-certificate": guided("that stops without the winner's neighbours", certificate=False),
     "agenda": Entry(make=Agenda, told="remedies, neighbours, TPE; no model"),
 }
+
+
+def _read_version() -> int:
+    sources = sorted(Path(autotune.guided.__file__).parent.glob("*.py"))
+    return zlib.crc32(b"".join(source.read_bytes() for source in sources))
+
+
+guided_version: Final = _read_version()  # as imported: the sources may be edited while a contest runs
+
+
+def version_of(tuner: str) -> int:
+    """Changes when the search behind a name does, so that rows of an earlier one do not count."""
+    return guided_version if tuner in entries and entries[tuner].parts is not None else 0
 
 
 def check_model(problem: Problem, space: Space, trials: Sequence[Trial], parts: Parts) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from autotune.searcher import Stop, Task
 from autotune.telemetry import Values
 from benchmarks.tuner import choose_matches, describe, find_missing, play_missing, read_rows, tuners, variants
 from benchmarks.tuner_match import Match, fingerprint, play, play_ours, play_peer
-from benchmarks.tuner_ours import Entry, check_model, entries
+from benchmarks.tuner_ours import Entry, check_model, entries, version_of
 from benchmarks.tuner_peer_process import PeerError, PeerProcess
 from benchmarks.tuner_peers import Peer, RandomPeer
 from benchmarks.tuner_suite import Problem
@@ -149,11 +149,13 @@ def test_a_second_call_plays_only_what_is_missing(tmp_path: Path) -> None:
     json.dumps(document, allow_nan=False)
 
 
-def test_rows_of_another_suite_do_not_count(tmp_path: Path) -> None:
+def test_rows_of_another_suite_or_search_do_not_count(tmp_path: Path) -> None:
     rows_path = tmp_path / "rows.jsonl"
     row = {"tuner": "random", "set": "normal", "seed": 18, "suite": fingerprint(problem())}
-    rows_path.write_text("".join(json.dumps(each) + "\n" for each in (row, {**row, "suite": 1})))
-    assert read_rows(rows_path) == [row]
+    ours = {**row, "tuner": "ours", "version": version_of("ours")}
+    others = ({**row, "suite": 1}, {**ours, "version": 1}, {**row, "tuner": "ours"})
+    rows_path.write_text("".join(json.dumps(each) + "\n" for each in (row, ours, *others)))
+    assert read_rows(rows_path) == [row, ours]
 
 
 def test_a_match_that_fails_is_told_and_takes_no_other_with_it(
