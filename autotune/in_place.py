@@ -158,14 +158,18 @@ class InPlaceRunner(Runner):
         path = request.run_path
         paths = (path.with_name("beside-1"), path, path.with_name("again"), path.with_name("beside-2"))
         seconds = max(request.seconds / 2, least_segment_windows * (self._window_s or 0.0))
+        hopeless = HopelessRun(request.incumbent_low or 0.0)
         ours: list[Segment] = []
         segments: list[Segment | None] = []
         outcome: Outcome | None = None
         for who, place in zip(interleaving.order, paths, strict=True):
             chosen = (config if who == "ours" else theirs).replacing({"run.max_seconds": seconds})
-            recording, _ = self._record(chosen, place, lambda ends: None)
-            if who == "ours" and outcome is None:
+            first = who == "ours" and outcome is None
+            recording, stopped = self._record(chosen, place, hopeless.add if first else _go_on)
+            if first:
                 outcome = conclude(recording)
+                if stopped is not None and hopeless.seen is not None and recording.exit_code == 0:
+                    return _cut_short(outcome, hopeless.seen, stopped)
                 if isinstance(outcome, Failed):
                     return outcome
             elif recording.exit_code != 0:
@@ -190,7 +194,7 @@ class InPlaceRunner(Runner):
     def _ask_canary(self, tenure: _Tenure, canary: _Canary, run_path: Path) -> str | None:
         """Run the canary again. Why the process has to go, if it is no longer what it was."""
         tenure.since_canary = 0
-        recording, _ = self._record(canary.config, run_path, lambda ends: None)
+        recording, _ = self._record(canary.config, run_path, _go_on)
         if recording.exit_code != 0:
             conclude(recording)  # passes an interrupt on
             return f"its first configuration now fails: {recording.reason}"
@@ -258,6 +262,10 @@ class InPlaceRunner(Runner):
         segment = Segment(tokens_per_s=outcome.tokens_per_s, low=outcome.low, high=outcome.high)
         tenure.canary = _Canary(config=config, segment=segment)
         tenure.since_canary = 0
+
+
+def _go_on(_ends: WindowEnds) -> None:
+    """Whatever windows come: no reason to stop."""
 
 
 def _configure_beside(config: TrainConfig, beside: Values | None) -> TrainConfig | None:

@@ -3,7 +3,8 @@
     python benchmarks/search_on_gpus.py --out FILE.json [--splits 1-1,colocated-2] [--trials 64]
     python benchmarks/search_on_gpus.py --out FILE.json --tiny
 
-Split after split is searched by the default searcher, in one process each, with short trials. After each, one
+Split after split is searched by the default searcher, in one process each, with short trials; where it ends
+by itself, others are run at random up to `--trials` in all, to see what it left. After each split, one
 configuration that cannot fit is run on purpose: it must fail as out of memory, and what comes next must not
 care. To make that happen a neighbour, a process of its own, holds GPU memory and leaves `--leave-gb` free;
 the ledger's refusal is off. The winner is measured again in a fresh process.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import math
+import random
 import shutil
 import statistics
 import subprocess
@@ -32,6 +34,7 @@ import psutil
 from autotune.default_searcher import default_searcher
 from autotune.default_space import make_space
 from autotune.effort import Effort
+from autotune.history import explored
 from autotune.in_place import InPlaceRunner
 from autotune.machine import read_machine
 from autotune.runner import Request
@@ -99,20 +102,24 @@ class Page:
         space = self.space(split)
         began_s, renewed = self.elapsed_s, len(runner.renewals)
 
-        def run(request: Request) -> Outcome:
-            return self.run(runner, request, split)
+        def run(request: Request) -> Outcome:  # not in turn with another, which takes four runs
+            return self.run(runner, dataclasses.replace(request, beside=None), split)
 
         effort = Effort(trials=trials, repeats=0, seconds=self.choice.seconds)
         study = Study(space, default_searcher(), run, effort=effort)
         while self.elapsed_s < until_s and study.step() is not None:
             self.write()
         best = study.recommendation or max(study.trials, key=lambda trial: trial.score, default=None)
+        further = self.sweep(runner, space, study, trials - len(explored(study.trials)), until_s)
         self.studies.append(
             {
                 "split": split,
                 "configurations": space.size,
                 "trials": len(study.trials),
                 "finished": sum(trial.measurement is not None for trial in study.trials),
+                "own_end": study.conclusion.stop.reason,
+                "further": len(further),
+                "fastest_further": max(further, default=None),
                 "seconds": self.elapsed_s - began_s,
                 "renewals": runner.renewals[renewed:],
                 "best": None if best is None else {**best.values, "tokens_per_s": best.tokens_per_s},
@@ -123,6 +130,25 @@ class Page:
             }
         )
         return list(study.trials)
+
+    def sweep(
+        self, runner: InPlaceRunner, space: SearchSpace, study: Study, count: int, until_s: float
+    ) -> list[float]:
+        """Where the search ended by itself: others at random, to see what it left. Their tokens/s."""
+        tried = {space.point(trial.values) for trial in study.trials}
+        left = [values for values in space.configurations if space.point(values) not in tried]
+        random.Random(0).shuffle(left)
+        rates = []
+        for values in left[: max(count, 0)]:
+            if self.elapsed_s > until_s:
+                break
+            config, seconds = space.config(values), self.choice.seconds
+            request = self.case.request(self.root / "asked", self.count, config, seconds)
+            split = config.pipeline.split
+            outcome = self.run(runner, dataclasses.replace(request, values=values), split, "further")
+            rates += [outcome.tokens_per_s] if isinstance(outcome, Telemetry) else []
+            self.write()
+        return rates
 
     def run(self, runner: InPlaceRunner, request: Request, split: str, kind: str = "trial") -> Outcome:
         """One run in a directory of its own, and a row of it."""
@@ -208,7 +234,7 @@ class Page:
     def write(self) -> None:
         """All so far."""
         facts = {n: getattr(self.choice, n) for n in ("seconds", "limit_s", "tiny", "layers", "leave_gb")}
-        trials = [row for row in self.rows if row["kind"] == "trial"]
+        trials = [row for row in self.rows if row["kind"] in ("trial", "further")]
         in_place = [
             row["took_s"] for row in trials if (row.get("startup_s") or math.inf) < 0.5 * row["took_s"]
         ]

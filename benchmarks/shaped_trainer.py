@@ -31,8 +31,8 @@ M = TypeVar("M", bound=nn.Module)
 block_values: Final = 1 << 22
 seed: Final = 1
 # Of paced work: seconds of a batch, and of a token in it.
-forward_s: Final = (0.02, 1 / 2500)
-train_s: Final = (0.015, 1 / 3000)
+forward_s: Final = (0.012, 1 / 5000)
+train_s: Final = (0.008, 1 / 6000)
 
 
 def main() -> int:

@@ -1,7 +1,7 @@
 """Stands in for `python -m dflash serve --socket PATH`, and for `run CONFIG`: loads nothing, leaves runs.
 
 The file that FAKE_FATE names says, at the start of a run, what becomes of it: ok, half (as fast), oom, segv,
-refused, hang, slow (tells of windows and waits to be stopped), fat (keeps memory).
+refused, hang, slow (tells of windows and waits to be stopped, if pinned), fat (keeps memory).
 """
 
 import json
@@ -54,7 +54,7 @@ def carry_out(control: JsonSocket, run: RunDir, config, order) -> int:
         time.sleep(600)
     if fate == "fat":
         used_bytes["cuda:0"] += 3e9
-    if fate == "slow":
+    if fate == "slow" and config.transport.preset == "pinned":
         window_ns = 1_000_000_000
         control.send({"windows": [[window * window_ns, 100] for window in range(20)]})
         stop = control.receive(60.0)

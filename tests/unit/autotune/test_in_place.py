@@ -182,6 +182,14 @@ def test_two_configurations_in_turn_are_compared(run: Run, tmp_path: Path) -> No
     assert began == sorted(began)
 
 
+def test_a_hopeless_configuration_gets_no_further_turns(run: Run, tmp_path: Path) -> None:
+    outcome = run("slow", beside={"transport.preset": "peer"}, incumbent_low=150.0)
+    assert isinstance(outcome, Telemetry)
+    assert outcome.stopped_early is not None
+    assert outcome.beside is None
+    assert not (tmp_path / "trial-0/again").exists()
+
+
 def test_another_split_cannot_run_in_turn(run: Run, tmp_path: Path) -> None:
     outcome = run("ok", beside={"pipeline.split": "2-1"})
     assert isinstance(outcome, Telemetry)
