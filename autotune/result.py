@@ -113,11 +113,15 @@ class StudyResult:
         }
 
 
-def load_study(study_dir: Path) -> StudyResult:
-    """The study in `study_dir` as it stands. Takes no lock and writes nothing."""
+def load_study(study_dir: Path, searcher: Searcher | None = None) -> StudyResult:
+    """The study in `study_dir` as it stands; `searcher` is the default one if it is left out.
+
+    Takes no lock and writes nothing.
+    """
     identity = read_identity(study_dir)
     effort = read_effort(study_dir)
-    return conclude(study_dir, identity, identity.search_space(), read_trials(study_dir), effort)
+    trials = read_trials(study_dir)
+    return conclude(study_dir, identity, identity.search_space(), trials, effort, searcher)
 
 
 def conclude(

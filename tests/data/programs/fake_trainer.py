@@ -1,8 +1,8 @@
 """Stands in for `python -m dflash`: `fake_trainer.py run CONFIG` leaves a run as the trainer would.
 
 FAKE_TRAINER chooses how it ends: ok (default), short (of time), used_up (data), oom,
-refused, segv, terminated, silent, hang, stall (after some windows), nan, xid; hungry (out of memory from 2048 tokens
-on, with a thread, half a gigabyte and a child process left behind).
+refused, segv, terminated, silent, hang, stall (after some windows), nan, xid; hungry (out of
+memory from 2048 tokens on, with a thread, half a gigabyte and a child process left behind).
 """
 
 import json

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from autotune.agenda import Agenda
 from autotune.effort import Effort
 from autotune.machine import Machine
 from autotune.runner import Request
@@ -46,6 +47,7 @@ def main() -> int:
         space=SearchSpace(dimensions, base, 3),
         machine=Machine(cpu="a cpu", cpus=2),
         effort=Effort(trials=int(sys.argv[3]) if len(sys.argv) > 3 else 6, repeats=2),
+        searcher=Agenda(),  # whose runs are known beforehand
     )
     try:
         search(plan, SlowRunner(seconds), lambda event: print(event.kind, event.message, flush=True))

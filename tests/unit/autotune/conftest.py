@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from autotune.agenda import Agenda
 from autotune.effort import Effort
 from autotune.machine import Gpu, Machine
 from autotune.runner import Request
@@ -152,7 +153,13 @@ def searched(tmp_path: Path, space: SearchSpace, machine: Machine) -> Callable[.
         runner: FakeRunner, *, space: SearchSpace = space, machine: Machine = machine, **effort: Any
     ) -> Any:
         events: list[ProgressEvent] = []
-        plan = SearchPlan(study_dir=tmp_path / "study", space=space, machine=machine, effort=Effort(**effort))
+        plan = SearchPlan(
+            study_dir=tmp_path / "study",
+            space=space,
+            machine=machine,
+            effort=Effort(**effort),
+            searcher=Agenda(),  # whose runs are known beforehand: these tests are about the search around it
+        )
         return search(plan, runner, events.append), events
 
     return run

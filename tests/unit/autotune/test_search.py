@@ -6,6 +6,7 @@ import os
 
 import pytest
 
+from autotune.agenda import Agenda
 from autotune.result import load_study
 from autotune.space import Dimension, SearchSpace
 from autotune.storage import TrialLog
@@ -40,7 +41,7 @@ def test_search_finds_and_writes_the_fastest(tmp_path, runner_of, searched, base
     best = load_config(result.best_toml)
     assert best == base_of().replacing(result.best.values)
     assert result.standing_of(result.best).runs == 3
-    assert load_study(tmp_path / "study") == result
+    assert load_study(tmp_path / "study", Agenda()) == result
 
 
 def test_trials_run_from_the_first_step_for_their_time(space, base_of, runner_of, searched):
@@ -184,7 +185,7 @@ def test_interrupted_search_stops_and_goes_on(runner_of, searched, tmp_path):
     answers = iter([1000.0, 1100.0, KeyboardInterrupt()])
     with pytest.raises(KeyboardInterrupt):
         searched(runner_of(lambda config: next(answers)), trials=5)
-    before = load_study(tmp_path / "study")
+    before = load_study(tmp_path / "study", Agenda())
     assert [t.state.value for t in before.trials] == ["finished", "finished", "interrupted"]
     runner = runner_of(speed)
     result, events = searched(runner, trials=5, repeats=0)
@@ -330,7 +331,7 @@ def test_a_study_is_rebuilt_from_its_trial_directories_alone(tmp_path, runner_of
     for path in study.iterdir():
         if path.name != "trials":
             path.unlink()
-    assert load_study(study).trials == before.trials
+    assert load_study(study, Agenda()).trials == before.trials
     with pytest.raises(UsageError, match="other conditions"):
         searched(runner_of(speed), machine=gpu_machine(3), trials=5, repeats=1)
     idle = runner_of(speed)
