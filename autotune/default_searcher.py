@@ -6,15 +6,16 @@ from autotune.searcher import Searcher
 
 # What it does after the starting configuration, for who asks before anything runs (and must not import it).
 order_in_words = (
-    "what diagnosis recommends for the fastest so far: the remedies of each cause found, dearest first",
-    "neighbours of the fastest: one knob moved one step, each knob once before any twice",
-    "what Optuna's TPE suggests over the whole space",
-    "the two fastest and the start again, in mirrored order",
+    "a probe that surely fits and is unlike the start in split, budget and transport, to calibrate by both",
+    "what promises most over the fastest so far, by forecast and trials, times its chance to fit into memory",
+    "every third run a contender again, until it is clear who leads",
+    "neighbours of the fastest, until something faster by the tolerance is unlikely (below 10 %)",
+    "what would be recommended, over the documents that need the most memory",
 )
 
 
 def default_searcher() -> Searcher:
     """A new one; searchers keep nothing between calls that the trials do not tell."""
-    from autotune.agenda import Agenda
+    from autotune.guided.searcher import GuidedSearcher
 
-    return Agenda()
+    return GuidedSearcher()

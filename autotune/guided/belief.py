@@ -9,6 +9,7 @@ Knows nothing of memory or of what to try.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -148,9 +149,11 @@ class Belief:
         parts = self._parts(self._points, self._points)
         for _ in range(2):
             likely = self._likelihoods(parts) + _log_priors
-            best = int(np.argmax(likely))
-            self.scale, self.roughness, self.noise = _grid[best]
-            self.evidence = float(likely[best])
+            most = float(likely.max())
+            chances = np.exp(likely - most)
+            self.evidence = most + math.log(chances.sum())
+            # Their mean squares: what few readings cannot rule out is not ruled out.
+            self.scale, self.roughness, self.noise = np.sqrt(chances @ _grid**2 / chances.sum())
             self._reweigh(parts)
 
     def _covered(self, parts: _Parts, scale: float, roughness: float, noise: float) -> Floats:
