@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import numpy as np
 import pytest
 
 from autotune.arithmetic import Limits, MemoryArithmetic, least_tokens, likely_tokens, set_up_arithmetic
@@ -13,6 +14,7 @@ from dflash.contract.config import load_config
 from dflash.contract.memory_plan import host
 from dflash.contract.model_shapes import UnknownShape
 from dflash.memory_check import plan_run
+from dflash.packing import pack
 
 gpu_base = (
     "target.model=random:qwen3-8b",
@@ -144,6 +146,21 @@ def test_batches_of_a_window_are_about_equally_full():
     config = load_config(None, [*gpu_base, "pipeline.token_budget=32768"])
     assert likely_tokens(config) == 22358  # 67,072 tokens in three
     assert least_tokens(config) == 21845
+
+
+@pytest.mark.parametrize("budget", [256, 300, 511, 1000, 4096])
+def test_no_window_is_packed_into_smaller_batches_than_the_least(budget):
+    config = load_config(
+        None, ["data.max_length=256", "window.tokens=4096", f"pipeline.token_budget={budget}"]
+    )
+    draw = np.random.default_rng(budget)
+    for longest in (256, 200, 130, 129, 20):
+        for _ in range(20):
+            lengths = []
+            while sum(lengths) < 4096:
+                lengths.append(int(draw.integers(max(longest - 20, 8), longest + 1)))
+            batches = pack(np.array(lengths), budget, "flat")
+            assert max(sum(lengths[i] for i in batch) for batch in batches) >= least_tokens(config)
 
 
 def test_a_model_that_cannot_be_counted_says_why(tmp_path):
