@@ -18,6 +18,7 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from importlib.util import find_spec
@@ -115,10 +116,17 @@ def describe(rows: Sequence[Row], options: argparse.Namespace, missing: dict[str
         "trials": options.trials,
         "tuners": {name: entry.told for name, entry in entries.items() if name in options.only},
         "missing": missing,
+        "unplayed": count_unplayed(options, chosen),
         "peers": _versions(options.peers_python),
         "scores": score(chosen),
         "rows": [shorten(row) for row in chosen],
     }
+
+
+def count_unplayed(options: argparse.Namespace, rows: Sequence[Row]) -> dict[str, int]:
+    """{tuner: matches that were asked for and have no row}, of those that have any such."""
+    played = {(row["tuner"], row["set"], row["seed"], row["trials"]) for row in rows}
+    return dict(Counter(match.tuner for match in choose_matches(options) if match.key not in played))
 
 
 def _versions(python: Path | None) -> dict[str, str]:
@@ -150,6 +158,7 @@ def read_options() -> argparse.Namespace:
         help="problems of each set, 1 to 20",
     )
     parser.add_argument("--trials", type=int, default=trials_each)
+    parser.add_argument("--add-up", action="store_true", help="play nothing: add up the rows there are")
     parser.add_argument("--jobs", type=int, default=1, help="matches at once")
     parser.add_argument("--peers-python", type=Path, help="a Python with the peers' packages")
     options = parser.parse_args()
@@ -168,8 +177,11 @@ def main() -> None:
         os.environ.setdefault(name, "1")
     rows = read_rows(options.rows)
     matches = [match for match in choose_matches(options) if match.tuner not in missing]
-    play_missing(matches, rows, options.rows, options.jobs)
+    if not options.add_up:
+        play_missing(matches, rows, options.rows, options.jobs)
     document = write_result(options.out, "tuner_contest", describe(rows, options, missing))
+    for tuner, count in document["unplayed"].items():
+        print(f"{tuner}: {count} matches have no row", flush=True)
     for entry in document["scores"]:
         print(json.dumps({key: entry[key] for key in entry if key != "recommended_by"}))
 

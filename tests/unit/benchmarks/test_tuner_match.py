@@ -146,6 +146,9 @@ def test_a_second_call_plays_only_what_is_missing(tmp_path: Path) -> None:
     assert rows_path.read_text() == first
     document = describe(again, asked, {})
     assert [entry["tuner"] for entry in document["scores"]] == ["random"]
+    assert document["unplayed"] == {}
+    more = describe(again, options(rows_path, "random", "ax", seeds=2), {})
+    assert more["unplayed"] == {"ax": 2, "random": 1}  # what was not played is counted, not left out
     json.dumps(document, allow_nan=False)
 
 
