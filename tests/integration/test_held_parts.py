@@ -7,10 +7,12 @@ import gc
 import pytest
 import torch
 
+from dflash.batch import HiddenStates
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import UsageError
 from dflash.held_parts import HeldParts, release
 from dflash.trainer import TrainResult, prepare
+from dflash.window import batches
 from tests.small_training import on_logical_devices as small
 
 ways = (
@@ -54,6 +56,24 @@ def test_a_run_that_was_stopped_in_a_window_leaves_nothing_to_the_next() -> None
     stopped.window_done = lambda *_: stopped.state.stop_now("enough")
     stopped.run()
     assert run(configure(), parts).losses == run(configure()).losses
+
+
+def test_a_drafter_that_begins_again_is_as_a_new_one() -> None:
+    parts = HeldParts(configure(), keep=True)
+    trainer = prepare(configure(), parts=parts)
+    replica, target = trainer.group.leader, trainer.targets[0]
+    batch = next(batches(trainer.documents, trainer.config, layout=trainer.layout))
+    replica.train(HiddenStates(batch=replica.plan(batch), taps=target.forward(batch)))
+    with torch.no_grad():
+        replica.parameters[0].add_(1.0)
+    assert parts.roles is not None
+    assert parts.roles.first_weights is not None
+    replica.begin_again(parts.roles.first_weights, configure("drafter.checkpointing=layers"))
+    assert replica.take_figures() is None
+    assert all(gradient is None for gradient in replica.take_gradients())
+    assert replica.drafter.runner.checkpointing
+    for name, weight in replica.drafter.named_parameters():
+        assert torch.equal(weight, parts.roles.first_weights[name])
 
 
 def test_what_a_run_made_is_gone_before_the_next_begins() -> None:
