@@ -123,8 +123,8 @@ def describe_knobs(worths: KnobWorths) -> tuple[str, ...]:
     if worths.error is not None and worths.inside is not None:
         inside, of = worths.inside
         told.append(
-            f"Leaving each configuration out in turn, the model is off by {text.share(worths.error)} about it "
-            f"(median), and {inside} of {of} lie within their {text.interval}."
+            f"Leaving each configuration out in turn, the model is off by {text.share(worths.error)} "
+            f"(median) about it, and {inside} of {of} lie within their {text.interval}."
         )
     changed = [worth.path for worth in worths.knobs if worth.is_change]
     pairs = [(a, b) for a, b in pairwise(changed) if (a, b) not in worths.order]
@@ -162,8 +162,8 @@ def describe_predictions(record: PredictionRecord) -> tuple[str, ...]:
         )
     if record.coverage is not None:
         told.append(
-            f"{record.inside} of {record.judged} figures lie within their {text.interval}; as these are so few, "
-            f"the true share may be {_shares(record.coverage)}."
+            f"{record.inside} of {record.judged} figures lie within their {text.interval}; as these are so "
+            f"few, the true share may be {_shares(record.coverage)}."
         )
     if record.fits_judged:
         told.append(
@@ -249,7 +249,7 @@ def list_projections(result: StudyResult, lessons: Lessons) -> list[ProjectionRo
                 split=told.split,
                 rate=f"{text.rate(mid)} ({text.rate_range(low, high)})",
                 ratio=f"{told.ratio.mid:.2f}×",
-                days=text.missing(lessons.length.reason) if days is None else text.significant(days),
+                days=text.missing(lessons.length.reason) if days is None else text.duration(86_400 * days),
                 limit=told.limit,
                 doubts="; ".join(told.doubts),
             )

@@ -145,7 +145,9 @@ def _predicted_rows(result: StudyResult, lessons: Lessons) -> list[ContestRow]:
 
 def _days(lessons: Lessons, tokens_per_s: float) -> str:
     days = lessons.length.days(tokens_per_s)
-    return text.missing() if days is None else text.significant(days, 2 if days < 10 else 3)
+    if days is None:
+        return text.missing()
+    return text.duration(86_400 * days) if days < 0.1 else text.significant(days, 2 if days < 10 else 3)
 
 
 def is_same(trial: Trial, other: Trial | None) -> bool:

@@ -118,6 +118,23 @@ class Scripted:
         return Task(values=values, why=why, repeat_of=repeat_of, predicted=told if number else None)
 
 
+class InOrder:
+    """Proposes every configuration of the space in its order, then those that went well once again."""
+
+    def next(self, history: History) -> Task | Stop:
+        number, every = len(history.trials), history.space.configurations
+        if number < len(every):
+            is_start = every[number] == history.space.baseline
+            return Task(
+                values=every[number], why="the starting configuration" if is_start else "the next one"
+            )
+        well = [trial for trial in history.trials[: len(every)] if trial.is_candidate]
+        if number - len(every) < len(well):
+            first = well[number - len(every)]
+            return Task(values=first.values, why="once more", repeat_of=first.number)
+        return Stop("all were tried twice")
+
+
 def search_played(path: Path) -> StudyResult:
     """The study at `path` after a search over it."""
     base = load_config(

@@ -4,10 +4,12 @@ import json
 import math
 import random
 
+import numpy as np
 import pytest
 
+from autotune.comparison import Interval
 from autotune.free_space import FreeSpace
-from autotune.knob_worth import always_together, untold, value_knobs
+from autotune.knob_worth import KnobWorth, _sure_order, always_together, untold, value_knobs
 from autotune.telemetry import Beside
 
 # Names that are not ours: nothing is known of their physics.
@@ -66,6 +68,18 @@ def test_signs_sizes_and_order_are_those_of_ablations(valued):
     assert told["copies"].runs == 1
     assert ("copies", "batch") in worths.order
     assert ("batch", "copies") not in worths.order
+
+
+def test_an_order_is_told_where_the_interval_of_the_difference_leaves_out_none():
+    def told(path, gain):
+        ratio = Interval(math.exp(gain), 1.0, 2.0)
+        return KnobWorth(path=path, choice=1, other=2, ratio=ratio, verdict="faster", runs=0)
+
+    knobs, gains = [told("a", 0.2), told("b", 0.1)], np.array([0.2, 0.1])
+    assert _sure_order(knobs, gains, 0.05**2 * np.eye(2)) == []
+    assert _sure_order(knobs, gains, 0.04**2 * np.eye(2)) == [("a", "b")]
+    together = 0.05**2 * np.array([[1.0, 0.9], [0.9, 1.0]])
+    assert _sure_order(knobs, gains, together) == [("a", "b")]
 
 
 def test_a_knob_without_effect_is_not_called_worth_something(valued):

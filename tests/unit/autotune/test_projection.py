@@ -35,6 +35,7 @@ def test_two_devices_are_told_for_four_and_for_eight(tmp_path):
 
 
 def test_shared_devices_are_told_only_where_they_are_clearly_ahead(projections):
+    assert ["colocated" in each.split for each in projections.splits] == [False, True]
     for before, after in pairwise(projections.splits):
         if before.devices == after.devices:
             assert after.ratio.mid > clearly * before.ratio.mid

@@ -9,16 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from autotune.default_space import default_space
 from autotune.effort import Effort
 from autotune.lessons import learn
 from autotune.machine import Machine
 from autotune.result import StudyResult
 from autotune.runner import Request
 from autotune.search import SearchPlan, search
+from autotune.space import Dimension, SearchSpace
 from autotune.telemetry import Cause, Failed, FailureKind, Outcome, Telemetry
 from cli.study_text import SearchTalk, summarise_study
 from dflash.contract.config import TrainConfig, load_config
+from tests.searched_study import InOrder
 
 Judge = Callable[[TrainConfig], Outcome]
 
@@ -59,12 +60,17 @@ def peer_is_best(config: TrainConfig) -> Outcome:
 def run_search(tmp_path: Path) -> Callable[[Judge], tuple[StudyResult, list[str]]]:
     def run(judge: Judge) -> tuple[StudyResult, list[str]]:
         machine = Machine(cpu="test", cpus=2, gpu_reason="none here")
-        base = load_config(None)
+        base = load_config(None, ["pipeline.split=1-1", "transport.preset=host"])
+        dimensions = (
+            Dimension("transport.preset", ("host", "peer")),
+            Dimension("pipeline.split", ("1-1", "2-1")),
+        )
         plan = SearchPlan(
             study_dir=tmp_path / "[2026] study",
-            space=default_space(base, machine),
+            space=SearchSpace(dimensions, base, 3),
             machine=machine,
             effort=Effort(trials=6, repeats=1, seconds=1.0),
+            searcher=InOrder(),
         )
         ticks = itertools.count(0.0, 10.0)
         lines: list[str] = []
