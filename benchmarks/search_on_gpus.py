@@ -122,6 +122,7 @@ class Page:
                 "fastest_further": max(further, default=None),
                 "seconds": self.elapsed_s - began_s,
                 "renewals": runner.renewals[renewed:],
+                "best_tokens_per_s": None if best is None else best.tokens_per_s,
                 "best": None if best is None else {**best.values, "tokens_per_s": best.tokens_per_s},
                 "stopped_early": sum(
                     trial.measurement is not None and trial.measurement.stopped_early is not None
@@ -196,6 +197,7 @@ class Page:
             "window.tokens=131072",
             "pipeline.token_budget=65536",
             "objective.chunk_blocks=0",
+            "objective.anchors_per_document=512",
             "transport.depth=4",
         )
 
@@ -246,7 +248,7 @@ class Page:
             "seconds_of_a_trial_in_place": statistics.median(in_place) if in_place else None,
             "seconds_of_a_start": self.start_s,
         }
-        document = {**facts, **counts, **self.figures, "studies": self.studies, "rows": self.rows}
+        document = {**facts, **counts, "studies": self.studies, **self.figures, "rows": self.rows}
         write_result(self.choice.out, "search_on_gpus", document)
 
 
@@ -276,7 +278,7 @@ def main() -> int:
     parser.add_argument("--splits", default="1-1,colocated-2")
     parser.add_argument("--trials", type=int, default=64, help="configurations, over all splits")
     parser.add_argument("--layers", type=int, default=18, help="of the target")
-    parser.add_argument("--seconds", type=float, default=2.2, help="of training in a trial")
+    parser.add_argument("--seconds", type=float, default=2.5, help="of training in a trial")
     parser.add_argument("--limit-s", type=float, default=235.0, help="of the whole page")
     parser.add_argument("--leave-gb", type=float, default=55.0, help="of each GPU, by a neighbour; 0: none")
     parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", dest="changes")

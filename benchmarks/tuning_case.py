@@ -62,7 +62,7 @@ class TuningCase:
             else (
                 "drafter.layers=5",
                 "drafter.block_size=16",
-                "objective.anchors_per_document=64",
+                "objective.anchors_per_document=16",
                 "pipeline.token_budget=2048",
                 "window.tokens=4096",
                 "devices.memory_plan=warn",
