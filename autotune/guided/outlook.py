@@ -60,12 +60,18 @@ class Outlook:
         return np.where(useful, self._ahead.improvement * fits**2, 0.0)
 
     @cached_property
+    def doubt(self) -> Floats:
+        """Of untried rows: the chance to fit and to be better by the tolerance; 0 of all others."""
+        chance = self._ahead.exceeds(math.log1p(self._tolerance)) * self.model.fits
+        return np.where(self.promise > 0.0, chance, 0.0)
+
+    @cached_property
     def gap(self) -> float:
         """The chance that something else is better by more than the tolerance."""
         if self.incumbent is None:
             return 1.0
-        rows = np.flatnonzero(~self.barred)
         model = self.model
+        rows = np.flatnonzero(~self.barred & (model.fits >= least_fits))
         return gap_chance(model.rates, model.memory, model.fits, rows, self.incumbent, self._tolerance)
 
     @cached_property

@@ -23,6 +23,7 @@ probe_knobs: Final = ("pipeline.split", "pipeline.token_budget", "transport.pres
 split_knob: Final = "pipeline.split"
 sure_to_fit: Final = 0.9  # chance, for a probe
 gap_limit: Final = 0.1  # chance of something better by the tolerance, below which the search may end
+closing: Final = 0.6  # the same, below which the likeliest to be better is tried, not the most promising
 near_end: Final = 0.3  # the same, below which open neighbours are looked at before anything else
 least_runs: Final = 6  # before a search may end by itself
 repeat_every: Final = 3
@@ -88,7 +89,8 @@ class _Choice:
         if near and self._parts.certificate and self._outlook.gap < near_end:
             row = max(near, key=lambda row: (promise[row], -row))
             return self._task(row, f"a neighbour of {self._leader}: {self._told(row)}")
-        row = int(np.argmax(promise))
+        # Towards the end the likeliest rival is looked at: that is what keeps the search from ending.
+        row = int(np.argmax(self._outlook.doubt if self._outlook.gap < closing else promise))
         if promise[row] <= 0.0:
             return None
         return self._task(row, f"expected {self._told(row)}")
