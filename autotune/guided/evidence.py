@@ -38,7 +38,6 @@ class Evidence:
     first: Mapping[int, Trial]  # of each row that may be recommended, the trial its repeats belong to
     starved: tuple[int, ...]  # rows that ran out of memory
     failed: frozenset[int]  # rows that failed or were unhealthy, for whatever reason
-    soaked: frozenset[int]  # rows that took the worst case well
     memories: tuple[Mapping[str, MemoryFigures], ...]
 
     @classmethod
@@ -66,7 +65,6 @@ class Evidence:
                 )
             ),
             failed=frozenset(tried - set(first)),
-            soaked=frozenset(soaks) - crowded,
             memories=tuple(t.measurement.memory if t.measurement else t.memory for _, t in known),
         )
 
