@@ -61,8 +61,8 @@ class Outlook:
 
     @cached_property
     def doubt(self) -> Floats:
-        """Of untried rows: the chance to fit and to be better by the tolerance; 0 of all others."""
-        chance = self._ahead.exceeds(math.log1p(self._tolerance)) * self.model.fits
+        """Of untried rows: the chance to be better by the tolerance, times that to fit, squared; else 0."""
+        chance = self._ahead.exceeds(math.log1p(self._tolerance)) * self.model.fits**2
         return np.where(self.promise > 0.0, chance, 0.0)
 
     @cached_property
