@@ -68,6 +68,8 @@ class Observations:
     gradient_bytes: float | None = None  # of one drafter, as they are summed; None: not recorded
     cores: float | None  # that logical devices computed on; None: devices of their own, or not recorded
     emulated: bool = False
+    # By stage timed on its GPU: seconds that its thread enqueued work, to a second the work took there.
+    enqueueing: Mapping[str, float] = field(default_factory=dict)
 
 
 def observe(
@@ -112,6 +114,7 @@ def observe(
         gradient_bytes=None if plan is None else float(plan.drafter.parameters * float_bytes),
         cores=cores if timeline.emulated else None,
         emulated=bool(timeline.emulated),
+        enqueueing=_enqueueing(timeline),
     )
 
 
@@ -181,6 +184,22 @@ def _extra(timeline: Timeline, stage: str) -> Line:
     nameless = float(mine.loc[mine["kind"] == "unaccounted", "seconds"].sum())
     done = timeline.service.loc[timeline.service["stage"] == stage, ["batches", "tokens"]].sum()
     return Line(nameless / max(float(done["batches"]), 1.0), named / max(float(done["tokens"]), 1.0))
+
+
+def _enqueueing(timeline: Timeline) -> dict[str, float]:
+    """How much of the time that a stage's work took on its GPU its thread was busy enqueueing it.
+
+    Near 1 the GPU waited for the thread: a launch at a time was all it was given.
+    """
+    found = {}
+    for stage in ("target", "drafter"):
+        threads = timeline.threads[timeline.threads["stage"] == stage]
+        host_s = float(threads.loc[threads["name"] == main_work[stage], "seconds"].sum())
+        timed = timeline.service[(timeline.service["stage"] == stage) & (timeline.service["clock"] == "gpu")]
+        gpu_s = float(timed["work_s"].sum())
+        if host_s > 0 and gpu_s > 0:
+            found[stage] = host_s / gpu_s
+    return found
 
 
 def _window_work(timeline: Timeline, setting: Setting, windows: int) -> tuple[float, float | None]:

@@ -29,6 +29,8 @@ plays_each: Final = 3
 windows_each: Final = 24
 batches_each: Final = 720  # where windows are large: that settles a pace to parts in a thousand
 told_pace: Final = 1.05  # times as fast or as slow: less of a change in pace is not worth a word
+launch_bound: Final = 0.8  # of a GPU's working time that its thread enqueued: more, and the GPU waited for it
+launch_deviation: Final = 0.1  # for each such stage; on two H200 six forecasts were off by 4 to 20 %
 _most: Final = 0.6  # of a logarithm: beyond it nothing is known at all
 
 
@@ -153,6 +155,8 @@ class Predictor:
 
     def _doubts(self, setting: Setting, windows: Windows) -> Iterable[Doubt]:
         yield from self._doubt_sizes(windows)
+        if setting != self.now:
+            yield from self._doubt_launches()
         yield from self._doubt_ways(setting)
         seen = {(run.setting.targets, run.setting.drafters) for run in self.runs}
         if (setting.targets, setting.drafters) not in seen:
@@ -179,6 +183,13 @@ class Predictor:
         """Whether stages have to share cores, as they are or in that setting."""
         stages = max(one.targets + one.drafters for one in (self.now, setting))
         return self.model.cores is not None and self.model.cores < stages
+
+    def _doubt_launches(self) -> Iterable[Doubt]:
+        """Where a GPU waited for launches, its times are those of threads that took turns at Python."""
+        for stage, share in self.runs[0].enqueueing.items():
+            if share > launch_bound:
+                text = f"a {stage}'s thread enqueued for {share * 100:.0f} % of the time its GPU worked"
+                yield Doubt(f"{text}: how long the GPU alone would take is not known", launch_deviation)
 
     def _doubt_pace(self, ratio: float) -> Iterable[Doubt]:
         """A CPU's work takes longer after sleeping than without a pause."""

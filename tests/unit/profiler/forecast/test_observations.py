@@ -12,6 +12,7 @@ from profiler.run import Run
 from profiler.timeline import Timeline
 from tests.gil_samples import add_gil, stages
 from tests.played_pipeline import play
+from tests.run_builder import RunBuilder
 
 
 def cores_of(path: Path) -> float | None:
@@ -44,3 +45,23 @@ def test_work_that_computes_all_along_has_the_cores_that_there_are(tmp_path: Pat
 
 def test_without_a_number_of_cores_there_is_none(tmp_path: Path) -> None:
     assert cores_of(played(tmp_path / "run", None)) is None
+
+
+def test_what_threads_enqueued_is_held_against_what_gpus_took(tmp_path: Path) -> None:
+    builder = RunBuilder(tmp_path / "run")
+    for batch in range(14):
+        at_s = 10.0 * batch
+        facts = {"batch": batch, "tokens": 100, "window": batch}
+        builder.span("target", 0, "forward", at_s, at_s + 2.0, **facts)
+        builder.span("target", 0, "forward", at_s, at_s + 8.0, clock="gpu", **facts)
+        builder.span("drafter", 0, "backward", at_s, at_s + 9.0, **facts)
+        builder.span("drafter", 0, "backward", at_s, at_s + 9.0, clock="gpu", **facts)
+        builder.window(batch, at_s + 10.0, 100)
+    run = Run.open(builder.finish())
+    seen = observe_run(run, Timeline.of(run))
+    assert seen.enqueueing == {"target": pytest.approx(0.25), "drafter": pytest.approx(1.0)}
+
+
+def test_work_that_was_not_timed_on_a_gpu_has_no_such_share(tmp_path: Path) -> None:
+    run = Run.open(played(tmp_path / "run", 2))
+    assert observe_run(run, Timeline.of(run)).enqueueing == {}

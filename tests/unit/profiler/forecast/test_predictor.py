@@ -56,6 +56,18 @@ def test_cores_are_doubted_where_there_are_fewer_than_stages(predictor: Predicto
     assert shared.deviation == pytest.approx(3 * own.deviation)
 
 
+def test_gpus_that_waited_for_launches_are_doubted_for_every_other_setting(predictor: Predictor) -> None:
+    change = replace(predictor.now, token_budget=3000)
+    run = replace(predictor.runs[0], enqueueing={"target": 0.5, "drafter": 0.95})
+    bound = Predictor([run], predictor.fit)
+    plain, doubted = predictor.predict(change), bound.predict(change)
+    told = {doubt.text for doubt in doubted.doubts} - {doubt.text for doubt in plain.doubts}
+    assert len(told) == 1
+    assert "a drafter's thread enqueued for 95 %" in told.pop()
+    assert doubted.high / doubted.low > plain.high / plain.low
+    assert bound.predict(bound.now).doubts == ()
+
+
 def test_a_change_of_pace_is_doubted_on_a_cpu_that_all_stages_need(predictor: Predictor) -> None:
     def said(cores: float, ratio: float) -> list[float]:
         one = Predictor([replace(predictor.runs[0], emulated=True, cores=cores)], predictor.fit)
