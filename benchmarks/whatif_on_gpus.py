@@ -50,9 +50,9 @@ from profiler.timeline import Timeline
 
 again: Final = "the base again"
 settings: Final = (
-    "token_budget=8192",
+    "token_budget=16384",
     "schedule=lockstep",
-    "token_budget=2048",
+    "token_budget=4096",
     "transport=pinned",
     "devices.gpus=1",
     "split=colocated-2",
@@ -61,11 +61,11 @@ settings: Final = (
     "split=1-2",
     "transport=host",
     again,
-    "window.tokens=32000 token_budget=16384",
+    "window.tokens=64000 token_budget=16384",
     "transport.depth=1",
-    "split=colocated-2 token_budget=2048",
+    "split=colocated-2 token_budget=4096",
     "transport=shared split=1-2",
-    "transport=host token_budget=2048",
+    "transport=host token_budget=4096",
     "split=2-2 transport=host",
     "schedule=lockstep split=2-1",
 )
@@ -123,8 +123,8 @@ class Page:
                 f"drafter.block_size={block_size if not self.choice.tiny else 4}",
                 f"objective.anchors_per_document={self.choice.anchors // (8 if self.choice.tiny else 1)}",
                 f"data.max_length={700 // self.scale}",
-                self._scaled("pipeline.token_budget=4096"),
-                self._scaled("window.tokens=16100"),
+                self._scaled("pipeline.token_budget=8192"),
+                self._scaled("window.tokens=32200"),
                 "transport=peer",
                 f"devices.gpus={self.choice.gpus}",
                 "devices.memory_plan=warn",
