@@ -72,6 +72,12 @@ def measure_noise(groups: Mapping[int, Sequence[Rate]]) -> Noise:
     return Noise(squares / freedom if freedom else 0.0, freedom)
 
 
+def measure_fresh_noise(groups: Mapping[int, Sequence[Rate]]) -> Noise:
+    """That of runs in processes of their own; the assumed one before any configuration had two."""
+    noise = measure_noise(groups)
+    return noise if noise.freedom else Noise(assumed_deviation**2, 0)
+
+
 def pool(rates: Sequence[Rate], noise: Noise) -> Interval:
     """The throughput of a configuration over its runs."""
     return _interval(_log(rates), _variance(rates, noise), noise)

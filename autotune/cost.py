@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from autotune.effort import Effort
 
-contenders: Final = 3  # that are run again at the end: the two fastest and the start
+contenders: Final = 3  # the two fastest and the start: run again, and at the end in fresh processes
 between: Final = 2  # of new configurations between two runs of a contender again
 assumed_start_s: Final = {True: 10.0, False: 90.0}  # on logical devices; on GPUs, first compilations included
 
@@ -24,7 +24,7 @@ class Cost:
     """An upper bound, as searches stop when they are sure."""
 
     trials: int  # configurations
-    repeats: int  # further runs: of contenders, and the last over the documents that need most memory
+    repeats: int  # further runs: of contenders, in the finals, and over what needs most memory
     training_s: float  # of a run
     start_s: float  # of a run, around training
     start_from: str  # where that is known from
@@ -45,7 +45,7 @@ def price(effort: Effort, size: int, gpus: int, *, emulated: bool, study_dir: Pa
     """
     effort.check_countable(gpus)
     trials = min(effort.trials, size)
-    repeats = effort.repeats * min(contenders, trials) + trials // between + 1
+    repeats = 2 * effort.repeats * min(contenders, trials) + trials // between + 1
     measured = [] if study_dir is None else measured_starts_s(study_dir)
     start_s = median(measured) if measured else assumed_start_s[emulated]
     known = f"measured in {len(measured)} trials of {study_dir}" if measured else "assumed, none was measured"

@@ -48,7 +48,7 @@ def dependable_runs(trials: Sequence[Trial]) -> dict[int, tuple[Trial, ...]]:
     """The groups whose every run is finished and healthy.
 
     An abandoned repeat is not held against a configuration that has run before: the search was killed. Nor is
-    a soak that went well, though it says nothing of speed.
+    a run in a fresh process that was too short to be measured, nor a soak that went well: they say nothing.
     """
     return {number: runs for number, runs in group_runs(trials).items() if _is_dependable(runs)}
 
@@ -56,11 +56,13 @@ def dependable_runs(trials: Sequence[Trial]) -> dict[int, tuple[Trial, ...]]:
 def _is_dependable(runs: Sequence[Trial]) -> bool:
     first, *further = runs
     return first.is_candidate and all(
-        run.is_candidate or run.failure is FailureKind.abandoned or _soaked(run) for run in further
+        run.is_candidate or run.failure is FailureKind.abandoned or _says_nothing(run) for run in further
     )
 
 
-def _soaked(run: Trial) -> bool:
+def _says_nothing(run: Trial) -> bool:
+    if run.fresh and run.failure is FailureKind.too_short:
+        return True
     return run.soak and run.measurement is not None and run.unhealthy is None
 
 

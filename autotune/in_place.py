@@ -86,7 +86,7 @@ class InPlaceRunner(Runner):
     renewed. `canary_every`: trials in a process between looks at whether it is still as fast as it was.
     """
 
-    soaks = True
+    soaks = reuses = True
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from autotune.finals import plan_final
 from autotune.history import History, explored, find_start
 from autotune.recommendation import recommend
 from autotune.searcher import Searcher, Stop, Task
@@ -23,10 +24,13 @@ stretches = 3  # at most
 hopeless_failures = 3  # the first trials, all failed for one reason, before the search gives up
 
 
-def plan_next(searcher: Searcher, history: History, gpus: int = 0, *, soaks: bool = False) -> Task | Stop:
+def plan_next(
+    searcher: Searcher, history: History, gpus: int = 0, *, reuses: bool = False, soaks: bool = False
+) -> Task | Stop:
     """The next run, with its training time, or why there is none. `gpus`: those a GPU-hour is counted over.
 
-    `soaks`: what would be recommended is first run at its hungriest. Raises DFlashError when the searcher
+    `reuses`: runs share processes, so finalists are run again in fresh ones. `soaks`: what would be
+    recommended is at last run at its hungriest. Raises DFlashError when the searcher
     proposes what the space does not hold.
     """
     seconds = history.effort.seconds * stretch_factor ** min(stretches, len(_too_short_starts(history)))
@@ -41,8 +45,10 @@ def plan_next(searcher: Searcher, history: History, gpus: int = 0, *, soaks: boo
         if len(explored(history.trials)) >= history.effort.trials:
             found = Stop("the effort is spent")
     if isinstance(found, Stop):
-        soak = plan_soak(history, recommend(searcher, history)) if soaks else None
-        return found if soak is None else replace(soak, seconds=seconds)
+        chosen = recommend(searcher, history) if reuses or soaks else None
+        last = plan_final(history, chosen) if reuses else None
+        last = last or (plan_soak(history, chosen) if soaks else None)
+        return found if last is None else replace(last, seconds=seconds)
     return found if found.seconds is not None else replace(found, seconds=seconds)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.comparison import Interval, Noise, Rate, measure_noise, pool
+from autotune.comparison import Interval, Noise, Rate, compare, measure_fresh_noise, measure_noise, pool
 from autotune.history import History, dependable_runs, find_contenders
 from autotune.searcher import Recommending, Searcher
 from autotune.trial import Trial
@@ -27,8 +27,13 @@ class Standing:
 def recommend(searcher: Searcher, history: History) -> Trial | None:
     """The first trial of the recommended configuration, by the searcher's opinion where it has one.
 
-    Whatever the opinion, what failed, is unhealthy or did not get through its soak is not recommended.
+    Whatever the opinion, what failed, is unhealthy or did not get through its soak is not recommended, nor
+    what is surely slower than another in fresh processes.
     """
+    return _by_finals(history, _by_opinion(searcher, history))
+
+
+def _by_opinion(searcher: Searcher, history: History) -> Trial | None:
     if isinstance(searcher, Recommending):
         chosen = searcher.recommend(history)
         if chosen is None or chosen.number in dependable_runs(history.trials):
@@ -37,16 +42,30 @@ def recommend(searcher: Searcher, history: History) -> Trial | None:
     return find_fastest(history, rank(history.trials, rates, measure_noise(rates)))
 
 
-def find_rates(trials: Sequence[Trial]) -> dict[int, list[Rate]]:
-    """{number of the first trial: rates of all its runs} of the configurations that may be compared."""
-    return {
+def _by_finals(history: History, chosen: Trial | None) -> Trial | None:
+    rates = find_rates(history.trials, fresh=True)
+    if chosen is None or chosen.number not in rates:
+        return chosen
+    noise = measure_fresh_noise(rates)
+    fastest = rank(history.trials, rates, noise)[0].trial
+    sure = compare(rates[fastest.number], rates[chosen.number], noise).low > 1.0
+    return fastest if sure else chosen
+
+
+def find_rates(trials: Sequence[Trial], *, fresh: bool | None = None) -> dict[int, list[Rate]]:
+    """{number of the first trial: rates of all its runs} of the configurations that may be compared.
+
+    `fresh`: only of runs for which a process of their own was asked, or only of the others.
+    """
+    rates = {
         number: [
             Rate(run.measurement.tokens_per_s, run.measurement.low, run.measurement.high)
             for run in runs
-            if run.measurement is not None and run.is_candidate
+            if run.measurement is not None and run.is_candidate and fresh in (None, run.fresh)
         ]
         for number, runs in dependable_runs(trials).items()
     }
+    return {number: found for number, found in rates.items() if found}
 
 
 def rank(trials: Sequence[Trial], rates: Mapping[int, list[Rate]], noise: Noise) -> tuple[Standing, ...]:

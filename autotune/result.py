@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.applying import Stray, sort_out
-from autotune.comparison import Interval, Noise, Rate, compare, measure_noise
+from autotune.comparison import Interval, Noise, Rate, compare, measure_fresh_noise, measure_noise
 from autotune.default_searcher import default_searcher
 from autotune.effort import Effort
 from autotune.explanation import caution, explain
@@ -50,7 +50,7 @@ class StudyResult:
     start: Trial | None  # the trial of the starting configuration
     fastest: Trial | None
     best: Trial | None  # what is recommended
-    gain: Interval | None  # the fastest ÷ the start; None when one of them is not known
+    gain: Interval | None  # the fastest ÷ the start, in fresh processes if both ran there; None: not known
     gains: Mapping[int, Interval]  # {first trial: ÷ the start} of all standings; empty without a start
     verdict: str
     equals: tuple[int, ...]  # trials that the noise does not tell from the fastest
@@ -142,10 +142,14 @@ def conclude(
     standings = rank(trials, rates, noise)
     start = find_start(space, trials)
     fastest = recommend(searcher, history)
-    gains = _gains(start, rates, noise)
+    finals = find_rates(trials, fresh=True)
+    final_noise = measure_fresh_noise(finals)
+    gains = _gains(start, rates, noise) | _gains(start, finals, final_noise)
     gain = gains.get(fastest.number) if fastest else None
     verdict, best = _judge(fastest, start, gain, effort.tolerance)
     equals = _find_equals(fastest, rates, noise)
+    if fastest is not None and fastest.number in finals:
+        equals = tuple(n for n in equals if n not in finals) + _find_equals(fastest, finals, final_noise)
     return StudyResult(
         study_dir=study_dir,
         identity=identity,

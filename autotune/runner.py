@@ -45,7 +45,8 @@ class Runner(Protocol):
     def run(self, request: Request) -> Outcome:
         """Make one run.
 
-        A runner that honours `soak` says so by an attribute `soaks = True`.
+        A runner that honours `soak` says so by an attribute `soaks = True`; one whose runs share processes,
+        but for those that are to be `fresh`, by `reuses = True`.
         A failure of the trial is an outcome, not an exception. When the user stops it, the run is ended
         before KeyboardInterrupt is raised. When it returns, nothing of the trial is at work any more.
         """

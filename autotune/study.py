@@ -79,7 +79,7 @@ class Study:
         self._space, self._searcher = space, searcher
         whatever: object = runner
         self._prepare = whatever.prepare if isinstance(whatever, Preparing) else _prepare_nothing
-        self._soaks = getattr(whatever, "soaks", False) is True
+        self._able = {name: getattr(whatever, name, False) is True for name in ("reuses", "soaks")}
         self._run_once: Run = runner.run if isinstance(runner, Runner) else runner
         self._effort = effort or Effort()
         self._store = store or MemoryStore()
@@ -114,7 +114,7 @@ class Study:
 
     def step(self) -> Trial | None:
         """Make the next run; the trial it became, or None when the search is done."""
-        planned = self._ended or plan_next(self._searcher, self.history, self._gpus, soaks=self._soaks)
+        planned = self._ended or plan_next(self._searcher, self.history, self._gpus, **self._able)
         if isinstance(planned, Stop):
             self._ended = planned
             return None
@@ -195,7 +195,8 @@ class Study:
             fresh=trial.fresh,
             soak=trial.soak,
             beside=trial.beside,
-            incumbent_low=self._incumbent_low(),
+            # Who runs again is to be measured, however far behind.
+            incumbent_low=self._incumbent_low() if trial.repeat_of is None else None,
         )
 
     def _incumbent_low(self) -> float | None:

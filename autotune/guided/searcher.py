@@ -11,6 +11,7 @@ from typing import Final
 
 import numpy as np
 
+from autotune.guided.economy import Economy
 from autotune.guided.model import Frame, Model, Parts
 from autotune.guided.outlook import Outlook
 from autotune.history import History, explored
@@ -23,7 +24,6 @@ probe_knobs: Final = ("pipeline.split", "pipeline.token_budget", "transport.pres
 split_knob: Final = "pipeline.split"
 sure_to_fit: Final = 0.9  # chance, for a probe
 gap_limit: Final = 0.1  # chance of something better by the tolerance, below which the search may end
-closing: Final = 0.6  # the same, below which the likeliest to be better is tried, not the most promising
 near_end: Final = 0.3  # the same, below which open neighbours are looked at before anything else
 least_runs: Final = 6  # before a search may end by itself
 repeat_every: Final = 3
@@ -62,6 +62,7 @@ class _Choice:
         self._outlook, self._history, self._parts = outlook, history, parts
         self._model, self._evidence = outlook.model, outlook.model.evidence
         self._table = outlook.model.table
+        self._economy = Economy.of(self._table, history.trials)
         self._start = self._table.row(history.space.baseline)
         self._most_runs = 1 + history.effort.repeats
 
@@ -72,7 +73,7 @@ class _Choice:
         if self._outlook.incumbent is None:
             return self._anything()
         again = self._again()
-        if again is not None and self._is_turn_of_repeat():
+        if again is not None and self._is_turn_of_repeat(again):
             return again
         if len(tried) >= self._history.effort.trials:
             return again or self._finish("the effort is spent")
@@ -87,10 +88,11 @@ class _Choice:
             return self._task(probe, f"a probe unlike the start in all that matters ({self._told(probe)})")
         promise, near = self._outlook.promise, self._outlook.open_neighbours
         if near and self._parts.certificate and self._outlook.gap < near_end:
-            row = max(near, key=lambda row: (promise[row], -row))
+            among = np.zeros(len(self._table))
+            among[near] = promise[near]
+            row = self._economy.choose(among)
             return self._task(row, f"a neighbour of {self._leader}: {self._told(row)}")
-        # Towards the end the likeliest rival is looked at: that is what keeps the search from ending.
-        row = int(np.argmax(self._outlook.doubt if self._outlook.gap < closing else promise))
+        row = self._economy.choose(promise)
         if promise[row] <= 0.0:
             return None
         return self._task(row, f"expected {self._told(row)}")
@@ -125,11 +127,13 @@ class _Choice:
             return None
         return self._task(row, f"trial {self._evidence.first[row].number} again, to see who leads")
 
-    def _is_turn_of_repeat(self) -> bool:
-        """Every third run is one of a contender again, from the fifth run on."""
+    def _is_turn_of_repeat(self, task: Task) -> bool:
+        """Every third run is one of a contender again, from the fifth on; every sixth if that is a start."""
+        row = self._table.row(task.values)
+        every = repeat_every if row is None or self._economy.is_near(row) else 2 * repeat_every
         over = [trial for trial in self._history.trials if trial.state.is_over]
-        recent = over[-(repeat_every - 1) :]
-        return len(over) > repeat_every and all(trial.repeat_of is None for trial in recent)
+        recent = over[-(every - 1) :]
+        return len(over) > every and all(trial.repeat_of is None for trial in recent)
 
     def _is_sure(self) -> bool:
         over = sum(trial.state.is_over for trial in self._history.trials)
@@ -174,8 +178,12 @@ class _Choice:
         )
 
     def _beside(self, row: int) -> Values | None:
-        """The best of the other configurations of the same split: one process can hold both."""
-        if not self._parts.pairing:
+        """The best of the other configurations of the same split, where it is open who is faster.
+
+        Two in turn take four runs: that pays for who runs again, and for two that the noise of a run does not
+        tell from the fastest.
+        """
+        if not self._parts.pairing or not (row in self._evidence.first or self._is_close(row)):
             return None
         splits = [knob for knob, axis in enumerate(self._table.axes) if axis.path == split_knob]
         codes, mean = self._table.codes, self._model.rates.mean
@@ -185,7 +193,15 @@ class _Choice:
             if other != row and (codes[other, splits] == codes[row, splits]).all()
         ]
         best = max(alike, key=lambda other: (mean[other], -other), default=None)
-        return None if best is None else dict(self._table.configurations[best])
+        if best is None or not (row in self._evidence.first or self._is_close(best)):
+            return None
+        return dict(self._table.configurations[best])
+
+    def _is_close(self, row: int) -> bool:
+        """Whether it is expected to differ from the fastest by no more than a run's noise."""
+        if self._outlook.incumbent is None:
+            return False
+        return abs(self._outlook.ahead(row)[0]) <= self._model.rates.noise
 
     def _prediction(self, row: int) -> Prediction | None:
         if not self._model.readings:

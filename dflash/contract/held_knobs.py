@@ -18,11 +18,12 @@ _others = ("pipeline.split", "devices.kind", "devices.gpus", "run.deterministic"
 
 def held_values(config: TrainConfig) -> dict[str, Any]:
     """{dotted path: value} of the knobs on which everything that is loaded depends."""
-    return {
-        path: value
-        for path, value in config.values().items()
-        if path in _others or (path.startswith(_sections) and path not in _of_the_work)
-    }
+    return {path: value for path, value in config.values().items() if is_held(path)}
+
+
+def is_held(path: str) -> bool:
+    """Whether something has to be loaded anew when the knob changes."""
+    return path in _others or (path.startswith(_sections) and path not in _of_the_work)
 
 
 def name_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:

@@ -12,7 +12,7 @@ from autotune.effort import Effort
 
 def test_every_run_takes_its_training_and_its_start():
     cost = price(Effort(trials=10, repeats=2, seconds=30), 1000, 4, emulated=False)
-    runs = 10 + (2 * 3 + 5 + 1)
+    runs = 10 + (2 * 2 * 3 + 5 + 1)
     assert cost.minutes == pytest.approx(runs * (30 + assumed_start_s[False]) / 60)
     assert cost.gpu_hours == pytest.approx(cost.minutes * 4 / 60)
     assert (cost.limited_by, cost.start_from) == ("trials", "assumed, none was measured")
@@ -20,7 +20,7 @@ def test_every_run_takes_its_training_and_its_start():
 
 def test_a_small_space_costs_no_more_than_it_holds():
     cost = price(Effort(trials=10, repeats=1), 2, 0, emulated=True)
-    assert (cost.trials, cost.repeats, cost.gpu_hours, cost.limited_by) == (2, 4, 0, "the space")
+    assert (cost.trials, cost.repeats, cost.gpu_hours, cost.limited_by) == (2, 6, 0, "the space")
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ def test_a_small_space_costs_no_more_than_it_holds():
         ({"minutes": 5.0}, 5.0, "minutes"),
         ({"gpu_hours": 0.4}, 6.0, "GPU-hours"),
         ({"minutes": 5.0, "gpu_hours": 0.1}, 1.5, "GPU-hours"),
-        ({"minutes": 1e6}, (8 + 6 + 4 + 1) * 102 / 60, "trials"),
+        ({"minutes": 1e6}, (8 + 12 + 4 + 1) * 102 / 60, "trials"),
     ],
 )
 def test_the_tightest_budget_is_the_bound(effort, minutes, limited_by):

@@ -201,6 +201,23 @@ def test_every_proposal_says_why_and_what_was_expected(
     assert "fits" in others[1].why
 
 
+def test_what_is_surely_slower_is_not_run_in_turn_with_another() -> None:
+    """Four runs where one tells enough; but whatever runs again does so beside another."""
+    space = FreeSpace({"pipeline.token_budget": tuple(2**i for i in range(10))}, {"pipeline.token_budget": 1})
+    alone: list[bool] = []
+
+    def run(request: Request) -> float:
+        alone.append(request.beside is None)
+        return float(request.values["pipeline.token_budget"]) ** 0.5
+
+    trials = Study(space, GuidedSearcher(), run, effort=Effort(trials=10)).run().trials
+    firsts = [single for single, trial in zip(alone, trials, strict=True) if trial.repeat_of is None]
+    again = [single for single, trial in zip(alone, trials, strict=True) if trial.repeat_of is not None]
+    assert sum(firsts[1:]) >= 2
+    assert again
+    assert not any(again)
+
+
 def test_runs_of_one_split_are_held_against_each_other(
     box: Callable[..., Any], study: Callable[..., Study]
 ) -> None:
