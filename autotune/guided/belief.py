@@ -27,7 +27,13 @@ main_size: Final = 0.05  # of a knob's effect beside physics
 pair_size: Final = 0.03
 # How much what is possible counts before any reading: {value: logarithm}.
 scales: Final = {0.35: -1.5, 0.6: -0.5, 1.0: 0.0, 1.6: -0.3, 2.6: -1.2, 5.0: -2.5}  # of the sizes above
-roughnesses: Final = {0.004: 0.0, 0.012: 0.0, 0.025: -0.4, 0.04: -1.2}  # of single configurations
+roughnesses: Final = {
+    0.002: 0.0,
+    0.006: 0.0,
+    0.012: -0.2,
+    0.025: -0.6,
+    0.04: -1.4,
+}  # of single configurations
 noises: Final = {0.01: -0.7, 0.018: -0.2, 0.028: 0.0, 0.04: 0.0, 0.06: -0.7}  # of a run
 wild: Final = 4.0  # degrees of freedom of a run's noise: now and then a neighbour slows one
 _reweighings: Final = 4
@@ -152,8 +158,8 @@ class Belief:
             most = float(likely.max())
             chances = np.exp(likely - most)
             self.evidence = most + math.log(chances.sum())
-            # Their mean squares: what few readings cannot rule out is not ruled out.
-            self.scale, self.roughness, self.noise = np.sqrt(chances @ _grid**2 / chances.sum())
+            # Geometric means: what few readings cannot rule out counts, for no more than its share.
+            self.scale, self.roughness, self.noise = np.exp(chances @ np.log(_grid) / chances.sum())
             self._reweigh(parts)
 
     def _covered(self, parts: _Parts, scale: float, roughness: float, noise: float) -> Floats:

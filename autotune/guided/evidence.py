@@ -36,7 +36,9 @@ class Evidence:
     runs: tuple[Run, ...]
     counts: Mapping[int, int]  # comparable runs of each row
     first: Mapping[int, Trial]  # of each row that may be recommended, the trial its repeats belong to
-    starved: tuple[int, ...]  # rows that ran out of memory
+    starved: Mapping[
+        int, Mapping[str, MemoryFigures]
+    ]  # rows that ran out of memory, with what they held then
     failed: frozenset[int]  # rows that failed or were unhealthy, for whatever reason
     memories: tuple[Mapping[str, MemoryFigures], ...]
 
@@ -59,11 +61,9 @@ class Evidence:
             runs=tuple(runs),
             counts=counts,
             first=first,
-            starved=tuple(
-                dict.fromkeys(
-                    row for row, t in known if t.failure is FailureKind.out_of_memory and not t.soak
-                )
-            ),
+            starved={
+                row: t.memory for row, t in known if t.failure is FailureKind.out_of_memory and not t.soak
+            },
             failed=frozenset(tried - set(first)),
             memories=tuple(t.measurement.memory if t.measurement else t.memory for _, t in known),
         )

@@ -20,9 +20,10 @@ from autotune.guided.evidence import Evidence
 from autotune.guided.gaussian import square_root
 from autotune.guided.memory import MemoryBelief, Seen
 from autotune.guided.physics import Layout, log_rates, slopes, structure
-from autotune.guided.places import Roles, guess_limit, peaks_of, pipeline_features, plain_features
+from autotune.guided.places import Roles, Savings, guess_limit, peaks_of, pipeline_features, plain_features
 from autotune.guided.table import Table
 from autotune.space import Space
+from autotune.telemetry import MemoryFigures
 from autotune.trial import Trial
 from profiler.forecast.setting import Setting
 
@@ -72,6 +73,11 @@ class Frame:
         """What has its place where. Only where settings are known."""
         return Roles.of(self.settings or ())
 
+    @cached_property
+    def savings(self) -> Savings:
+        """What choices that save memory leave of it, at first guess."""
+        return Savings.of(self.table)
+
     def layout(self, window_tokens: float, fill: float) -> Layout | None:
         """What the physics needs of every row; None where it is not known."""
         if self.settings is None:
@@ -111,12 +117,17 @@ class Model:
             features = plain_features(self.table)
         else:
             share = self._token_bytes / limit
-            features = pipeline_features(self.frame.roles, self._layout, self.frame.effects, share)
-        seen = [
-            Seen(run.row, True, peaks_of(settings[run.row] if settings else None, run.told.memory, limit))
-            for run in self.evidence.runs
-        ]
-        return MemoryBelief(features, [*seen, *(Seen(row, False, {}) for row in self.evidence.starved)])
+            frame = self.frame
+            features = pipeline_features(frame.roles, self._layout, frame.effects, share, frame.savings)
+
+        def seen(row: int, memory: Mapping[str, MemoryFigures], fitted: bool) -> Seen:
+            setting = settings[row] if settings else None
+            plans = peaks_of(setting, memory, limit, planned=True)
+            return Seen(row, fitted, peaks_of(setting, memory, limit), plans)
+
+        fitting = [seen(run.row, run.told.memory, True) for run in self.evidence.runs]
+        starved = [seen(row, memory, False) for row, memory in self.evidence.starved.items()]
+        return MemoryBelief(features, [*fitting, *starved])
 
     @cached_property
     def fits(self) -> Floats:

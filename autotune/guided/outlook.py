@@ -60,12 +60,6 @@ class Outlook:
         return np.where(useful, self._ahead.improvement * fits**2, 0.0)
 
     @cached_property
-    def doubt(self) -> Floats:
-        """Of untried rows: the chance to be better by the tolerance, times that to fit, squared; else 0."""
-        chance = self._ahead.exceeds(math.log1p(self._tolerance)) * self.model.fits**2
-        return np.where(self.promise > 0.0, chance, 0.0)
-
-    @cached_property
     def gap(self) -> float:
         """The chance that something else is better by more than the tolerance."""
         if self.incumbent is None:

@@ -7,6 +7,7 @@ chances.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -27,17 +28,21 @@ usual_limits: Final = (16e9, 24e9, 32e9, 40e9, 48e9, 80e9, 96e9, 141e9, 192e9)  
 effect_fixed: Final = 0.05  # of a choice that the pipeline has no place for: prior deviation, of the limit
 effect_tokens: Final = 0.2
 _spared: Final = 1.05
+_saving: Final = {"drafter.checkpointing": 0.35, "objective.chunk_blocks": 0.25, "transport.trim": 0.3}
 _paths: Final = ("peer", "pinned", "pageable")
 # (name, prior mean, prior deviation) of each feature's weight, in shares of the limit
 _features: Final = (
     ("target", 0.35, 0.2),
-    ("target tokens", 0.35, 0.35),
+    ("target tokens", 0.2, 0.2),
     ("target tokens squared", 0.02, 0.06),
     ("target sends", 1.5, 1.0),
     ("drafter", 0.3, 0.2),
-    ("drafter tokens", 0.45, 0.4),
+    ("drafter tokens", 0.6, 0.4),
     ("drafter tokens squared", 0.02, 0.06),
     ("drafter receives", 1.0, 0.7),
+    ("target pins", 0.3, 0.6),
+    ("drafter pins", 0.0, 0.6),
+    ("drafter pages", 0.0, 0.4),
     ("peer queue", 1.0, 0.4),
     ("pinned queue", 0.2, 0.4),
     ("pageable queue", 0.0, 0.15),
@@ -54,7 +59,8 @@ class Roles:
     drafters: Floats
     leads: Floats
     paths: Mapping[str, Floats]  # [M]: whether a setting's states wait in memory of that kind
-    depth: Floats  # [M]
+    waiting: Floats  # [M]: batches that wait for one drafter
+    budgets: Floats  # [M]: tokens of the largest batch; infinite where there is no budget
 
     @classmethod
     def of(cls, settings: Sequence[Setting]) -> Roles:
@@ -69,19 +75,44 @@ class Roles:
                     leads[row, at] = place == setting.drafter_places[0]
         ways = [setting.path if setting.path in ("pageable", "pinned") else "peer" for setting in settings]
         paths = {path: np.array([way == path for way in ways], dtype=float) for path in _paths}
-        return cls(targets, drafters, leads, paths, np.array([s.depth for s in settings], dtype=float))
+        waiting = np.array([math.ceil(s.depth * s.queues / s.drafters) for s in settings], dtype=float)
+        budgets = np.array([s.token_budget or math.inf for s in settings], dtype=float)
+        return cls(targets, drafters, leads, paths, waiting, budgets)
+
+
+@dataclass(frozen=True)
+class Savings:
+    """What is left, [M], where choices that are known to save memory are made: first guesses."""
+
+    activations: Floats  # of a drafter's share that grows with tokens
+    states: Floats  # of hidden states on their way
+
+    @classmethod
+    def of(cls, table: Table) -> Savings:
+        """Of a table's rows."""
+        left = {True: np.ones(len(table)), False: np.ones(len(table))}
+        for knob, axis in enumerate(table.axes):
+            if axis.path in _saving:
+                share = _saving[axis.path]
+                saves = np.array([choice not in (0, False, "none", None) for choice in axis.choices])
+                left[axis.path == "transport.trim"] *= np.where(saves[table.codes[:, knob]], 1.0 - share, 1.0)
+        return cls(activations=left[False], states=left[True])
 
 
 def pipeline_features(
-    roles: Roles, layout: Layout, effects: Mapping[str, Floats], token_share: float
+    roles: Roles, layout: Layout, effects: Mapping[str, Floats], token_share: float, savings: Savings
 ) -> Features:
     """Of settings with these roles; `token_share`: hidden states of one token against the limit."""
     t, d = roles.targets, roles.drafters
-    held = (layout.tokens * token_share)[:, None]
-    x = (layout.tokens / layout.tokens.max())[:, None]
-    waiting = d * roles.depth[:, None] * held
-    columns = [t, t * x, t * x**2, t * held, d, d * x, d * x**2, d * held]
-    columns += [waiting * roles.paths[path][:, None] for path in _paths]
+    tokens = np.minimum(roles.budgets, layout.batches * layout.tokens)  # the fullest batch makes the peak
+    held = (tokens * token_share * savings.states)[:, None]
+    x = (tokens / tokens.max())[:, None]
+    y = x * savings.activations[:, None]
+    peer, pinned, pageable = (roles.paths[path][:, None] for path in _paths)
+    waiting = d * roles.waiting[:, None] * held
+    columns = [t, t * x, t * x**2, t * held, d, d * y, d * y * x, d * held]
+    columns += [t * held * pinned, d * held * pinned, d * held * pageable]
+    columns += [waiting * path for path in (peer, pinned, pageable)]
     columns += [roles.leads, ((t > 0) & (d > 0)).astype(float)]
     means, deviations = ([feature[i] for feature in _features] for i in (1, 2))
     for column in effects.values():
@@ -122,18 +153,25 @@ def plain_features(table: Table) -> Features:
     )
 
 
-def peaks_of(setting: Setting | None, memory: Mapping[str, MemoryFigures], limit: float) -> dict[str, float]:
-    """The largest peak at each kind of place, as a share of its limit."""
+def peaks_of(
+    setting: Setting | None, memory: Mapping[str, MemoryFigures], limit: float, *, planned: bool = False
+) -> dict[str, float]:
+    """The largest peak at each kind of place, as a share of its limit; or what was planned, where it was."""
+    told = {
+        place: (each.planned_bytes if planned else each.peak_bytes, each.limit_bytes or limit)
+        for place, each in memory.items()
+        if place != "host"
+    }
+    shares = {place: size / most for place, (size, most) in told.items() if size is not None}
     if setting is None:
-        shares = [m.peak_bytes / (m.limit_bytes or limit) for place, m in memory.items() if place != "host"]
-        return {"place": max(shares)} if shares else {}
+        return {"place": max(shares.values())} if shares else {}
     numbered = _kinds_at(setting.target_places, setting.drafter_places)
     found: dict[str, float] = {}
-    for place, figures in memory.items():
+    for place, share in shares.items():
         _, _, number = place.rpartition(":")
         kind = numbered.get(int(number)) if number.isdecimal() else None
         if kind is not None:
-            found[kind] = max(found.get(kind, 0.0), figures.peak_bytes / (figures.limit_bytes or limit))
+            found[kind] = max(found.get(kind, 0.0), share)
     return found
 
 

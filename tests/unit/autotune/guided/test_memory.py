@@ -8,7 +8,14 @@ import pytest
 from autotune.free_space import FreeSpace
 from autotune.guided.memory import MemoryBelief, Seen
 from autotune.guided.physics import Layout
-from autotune.guided.places import Roles, guess_limit, peaks_of, pipeline_features, plain_features
+from autotune.guided.places import (
+    Roles,
+    Savings,
+    guess_limit,
+    peaks_of,
+    pipeline_features,
+    plain_features,
+)
 from autotune.guided.table import Table
 from autotune.telemetry import MemoryFigures
 from profiler.forecast.setting import Setting
@@ -19,7 +26,8 @@ settings = [
     for budget in budgets
 ]
 layout = Layout.of(settings, 131072.0, 1.0)
-features = pipeline_features(Roles.of(settings), layout, {}, 51_200 / 80e9)
+nothing_saved = Savings(np.ones(len(budgets)), np.ones(len(budgets)))
+features = pipeline_features(Roles.of(settings), layout, {}, 51_200 / 80e9, nothing_saved)
 
 
 def test_more_tokens_fit_less() -> None:
@@ -44,6 +52,39 @@ def test_running_out_of_memory_teaches_of_what_was_not_tried() -> None:
     assert after[4] < 0.5 * before[4]
     assert after[2] < before[2]
     assert MemoryBelief(features, [Seen(3, True, {})]).fits()[2] > before[2]
+
+
+def test_what_was_planned_tells_how_much_a_run_wanted_that_found_too_little() -> None:
+    def wanted(share: float) -> float:
+        ran = Seen(1, True, {"target": 0.4, "leader": 0.5}, {"target": 0.5, "leader": 0.625})
+        failed = Seen(3, False, {"target": 0.6, "leader": 0.9}, {"target": 0.7, "leader": share})
+        return MemoryBelief(features, [ran, failed]).held(3)["leader"]
+
+    # Plans are a quarter too high in the run that went well.
+    assert wanted(1.5) == pytest.approx(1.2, abs=0.05)
+    assert wanted(1.9) > wanted(1.5) + 0.1
+
+
+def test_a_run_that_failed_needs_at_least_what_it_held_by_then() -> None:
+    bare, told = (MemoryBelief(features, [Seen(3, False, held)]) for held in ({}, {"target": 0.9}))
+    assert told.held(3)["target"] > bare.held(3)["target"]
+
+
+def test_close_readings_make_it_surer() -> None:
+    def told(off: float) -> list[Seen]:
+        shares = [0.2 + 0.6 * budget / 65536 for budget in budgets]
+        return [Seen(row, True, {"leader": shares[row] + off * (-1) ** row}) for row in range(4)]
+
+    smooth, rough = MemoryBelief(features, told(0.0)), MemoryBelief(features, told(0.04))
+    assert smooth.held(4)["leader"] == pytest.approx(0.8, abs=0.03)
+    assert smooth.fits()[4] > rough.fits()[4]
+
+
+def test_known_savers_are_thought_to_save_before_they_were_tried() -> None:
+    space = FreeSpace({"drafter.checkpointing": ("none", "layers"), "transport.trim": (False, True)})
+    saved = Savings.of(Table.of(space))
+    assert saved.activations.tolist() == [1.0, 1.0, pytest.approx(0.65), pytest.approx(0.65)]
+    assert saved.states.tolist() == [1.0, pytest.approx(0.7), 1.0, pytest.approx(0.7)]
 
 
 def test_draws_agree_with_the_chance() -> None:
