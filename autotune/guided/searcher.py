@@ -14,6 +14,7 @@ import numpy as np
 from autotune.guided.economy import Economy
 from autotune.guided.model import Frame, Model, Parts
 from autotune.guided.outlook import Outlook
+from autotune.guided.threads import one_thread
 from autotune.history import History, explored
 from autotune.searcher import Stop, Task
 from autotune.space import Space
@@ -40,13 +41,15 @@ class GuidedSearcher:
 
     def next(self, history: History) -> Task | Stop:
         """The next run to make, or why there is none."""
-        outlook = self._outlook(history)
-        return _Choice(outlook, history, self._parts).next()
+        with one_thread():
+            outlook = self._outlook(history)
+            return _Choice(outlook, history, self._parts).next()
 
     def recommend(self, history: History) -> Trial | None:
         """The first trial of the configuration that is thought the fastest of those that ran well."""
-        outlook = self._outlook(history)
-        return None if outlook.incumbent is None else outlook.model.evidence.first[outlook.incumbent]
+        with one_thread():
+            outlook = self._outlook(history)
+            return None if outlook.incumbent is None else outlook.model.evidence.first[outlook.incumbent]
 
     def _outlook(self, history: History) -> Outlook:
         if self._frame is None or self._frame[0] is not history.space:
