@@ -26,7 +26,7 @@ from pathlib import Path
 
 import psutil
 
-from autotune.agenda import Agenda
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from autotune.effort import Effort
 from autotune.gpus import watch_gpus
 from autotune.machine import Machine
@@ -36,6 +36,7 @@ from autotune.search import SearchPlan, search
 from autotune.space import Dimension, SearchSpace
 from autotune.storage import read_trials
 from autotune.trial import Trial, TrialState
+from benchmarks.in_order import InOrder
 from dflash.contract.config import load_config
 from dflash.contract.errors import DFlashError
 from dflash.contract.rundir import environment_variable
@@ -102,7 +103,7 @@ def be_a_search(study_dir: Path) -> int:
         space=SearchSpace(dimensions, base, 2),
         machine=Machine(cpu="a cpu", cpus=2),
         effort=effort,
-        searcher=Agenda(),  # whose runs are known beforehand, so that one too many or too few is seen
+        searcher=InOrder(),  # whose runs are known beforehand, so that one too many or too few is seen
     )
     try:
         runner = RecordedRunner([sys.executable, str(trainer)])
@@ -213,7 +214,7 @@ def _check_whole(
     study_dir: Path, process: subprocess.Popen[str], kept: Mapping[int, Trial], tally: Tally
 ) -> None:
     """Every configuration and every repeat asked for is there, none twice, and nothing runs any more."""
-    result = load_study(study_dir, Agenda())
+    result = load_study(study_dir, InOrder())
     tally.finished_trials += len(kept)
     firsts = Counter(tuple(t.values.values()) for t in kept.values() if t.repeat_of is None)
     repeats = Counter((t.repeat_of, t.soak) for t in kept.values() if t.repeat_of is not None)

@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 
 import autotune.guided
-from autotune.agenda import Agenda
 from autotune.guided.model import Frame, Model, Parts
 from autotune.guided.searcher import GuidedSearcher
 from autotune.searcher import Searcher
@@ -50,7 +49,6 @@ entries: Final[dict[str, Entry]] = {
     "ours-no-memory": guided("without the memory model", memory=False),
     "ours-no-pairing": guided("that does not ask for interleaved comparisons", pairing=False),
     "ours-no-certificate": guided("that stops without the winner's neighbours", certificate=False),
-    "agenda": Entry(make=Agenda, told="remedies, neighbours, TPE; no model"),
 }
 
 

@@ -20,7 +20,7 @@ from dflash.contract.held_knobs import is_held
 
 Floats = NDArray[np.float64]
 nearly_as_good: Final = 0.5  # of the largest worth, from which on the price decides
-turns_of_pair: Final = 2  # times a run's training that two configurations in turn take
+dearest_pair: Final = 3.0  # runs that two configurations in turn may take the time of
 
 
 @dataclass(frozen=True)
@@ -30,6 +30,7 @@ class Economy:
     loaded: NDArray[np.bool_]
     run_s: float  # of a run in a process that is loaded
     start_s: float  # what another process adds; 0 where that is not known, or there are none
+    pair_s: float  # of two configurations in turn; 0 where that is not known
 
     @classmethod
     def of(cls, table: Table, trials: Sequence[Trial]) -> Economy:
@@ -38,11 +39,15 @@ class Economy:
         paths = [table.axes[knob].path for knob in knobs]
         cold: list[float] = []
         warm: list[float] = []
+        pairs: list[float] = []
         before: list[Any] | None = None
         for trial in trials:
             held = [trial.values.get(path) for path in paths]
             if trial.measurement is not None and trial.spent_s is not None:
-                (warm if held == before else cold).append(max(trial.spent_s - _training_s(trial), 0.0))
+                if trial.measurement.beside is None:
+                    (warm if held == before else cold).append(max(trial.spent_s - trial.seconds, 0.0))
+                elif held == before:
+                    pairs.append(trial.spent_s)
             before = held if _stays(trial) else None
         around_s = median(warm) if warm else 0.0
         seconds = trials[-1].seconds if trials else 0.0
@@ -50,23 +55,23 @@ class Economy:
             loaded=_alike(table, knobs, before),
             run_s=seconds + around_s,
             start_s=max(median(cold) - around_s, 0.0) if cold else 0.0,
+            pair_s=median(pairs) if pairs else 0.0,
         )
 
     def is_near(self, row: int) -> bool:
         """Whether a run of the row needs no start."""
         return self.start_s <= 0.0 or bool(self.loaded[row])
 
+    @property
+    def pairs_pay(self) -> bool:
+        """Whether two in turn take little enough: turns need a number of windows, and each a warm-up."""
+        return self.pair_s <= dearest_pair * self.run_s
+
     def choose(self, worth: Floats) -> int:
         """The row of the largest worth a second, among those that are worth nearly as much as the best."""
         prices_s = np.where(self.loaded, self.run_s, self.run_s + self.start_s)
         close = worth >= nearly_as_good * worth.max()
         return int(np.argmax(np.where(close, worth / np.maximum(prices_s, 1e-9), -1.0)))
-
-
-def _training_s(trial: Trial) -> float:
-    """What it was given, for all its turns."""
-    paired = trial.measurement is not None and trial.measurement.beside is not None
-    return trial.seconds * (turns_of_pair if paired else 1)
 
 
 def _stays(trial: Trial) -> bool:

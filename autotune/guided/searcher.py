@@ -186,7 +186,11 @@ class _Choice:
         Two in turn take four runs: that pays for who runs again, and for two that the noise of a run does not
         tell from the fastest.
         """
-        if not self._parts.pairing or not (row in self._evidence.first or self._is_close(row)):
+        if (
+            not self._parts.pairing
+            or not self._economy.pairs_pay
+            or not (row in self._evidence.first or self._is_close(row))
+        ):
             return None
         splits = [knob for knob, axis in enumerate(self._table.axes) if axis.path == split_knob]
         codes, mean = self._table.codes, self._model.rates.mean

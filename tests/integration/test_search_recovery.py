@@ -13,10 +13,10 @@ from collections import Counter
 import psutil
 import pytest
 
-from autotune.agenda import Agenda
 from autotune.result import load_study
 from autotune.storage import read_trials
 from autotune.trial import TrialState
+from benchmarks.in_order import InOrder
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_search_killed_at_random_moments_loses_and_repeats_nothing(tmp_path, sta
     for study in studies:
         last = start("0.01", study)
         assert last.wait(60) == 0, last.stderr.read()
-        check_whole(load_study(tmp_path / study, Agenda()))
+        check_whole(load_study(tmp_path / study, InOrder()))
     assert trial_processes(tmp_path) == []
 
 

@@ -13,7 +13,7 @@ import sys
 import psutil
 import pytest
 
-from autotune.agenda import Agenda
+from autotune.default_searcher import default_searcher
 from autotune.effort import Effort
 from autotune.machine import Machine
 from autotune.runner import RecordedRunner
@@ -99,7 +99,7 @@ def test_c079_one_that_runs_out_of_memory_spoils_nothing_for_the_others(
         space=SearchSpace((budgets, presets), base, 2),
         machine=Machine(cpu="a cpu", cpus=2),
         effort=Effort(trials=6, repeats=1, seconds=1.0),
-        searcher=Agenda(),
+        searcher=default_searcher(),
     )
     runner = RecordedRunner([sys.executable, str(data_dir / "programs/fake_trainer.py")])
     result = search(plan, runner, lambda event: None)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from autotune.agenda import Agenda
 from autotune.effort import Effort
 from autotune.machine import Machine
 from autotune.runner import Request
@@ -19,6 +18,9 @@ from autotune.telemetry import Telemetry
 from dflash.contract.config import load_config
 from dflash.contract.errors import DFlashError
 from dflash.contract.rundir import environment_variable
+
+sys.path.insert(0, str(Path(__file__).parents[3]))
+from benchmarks.in_order import InOrder
 
 speeds = {"host": 1000.0, "shared": 1100.0, "pinned": 1200.0, "peer": 1300.0}
 
@@ -47,7 +49,7 @@ def main() -> int:
         space=SearchSpace(dimensions, base, 3),
         machine=Machine(cpu="a cpu", cpus=2),
         effort=Effort(trials=int(sys.argv[3]) if len(sys.argv) > 3 else 6, repeats=2),
-        searcher=Agenda(),  # whose runs are known beforehand
+        searcher=InOrder(),  # whose runs are known beforehand
     )
     try:
         search(plan, SlowRunner(seconds), lambda event: print(event.kind, event.message, flush=True))

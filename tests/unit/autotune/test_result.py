@@ -2,10 +2,10 @@
 
 import pytest
 
-from autotune.agenda import Agenda
 from autotune.effort import Effort
 from autotune.identity import identify
 from autotune.result import conclude, load_study
+from benchmarks.in_order import InOrder
 from dflash.contract.errors import RunError
 
 
@@ -23,7 +23,7 @@ def concluded(tmp_path, space, machine, trial_of, measurement_of):
                 measured = measurement_of(speed, low=speed * (1 - spread), high=speed * (1 + spread))
                 repeat_of = None if number == first else first
                 trials.append(trial_of(number, values, speed, measurement=measured, repeat_of=repeat_of))
-        return conclude(tmp_path, identify(space, machine, 12.0), space, trials, Effort(), Agenda())
+        return conclude(tmp_path, identify(space, machine, 12.0), space, trials, Effort(), InOrder())
 
     return conclude_from
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 
-from autotune.agenda import Agenda
+from autotune.default_searcher import default_searcher
 from autotune.effort import Effort
 from autotune.free_space import FreeSpace
 from autotune.runner import Request
@@ -16,6 +16,7 @@ from autotune.study import Study
 from autotune.telemetry import Failed, FailureKind, MemoryFigures, StageFigures, Telemetry
 from autotune.trial import TrialState
 from autotune.trial_store import MemoryStore
+from benchmarks.in_order import InOrder
 from dflash.contract.errors import DFlashError, UsageError
 
 
@@ -37,7 +38,9 @@ class Listed:
 
 
 def test_a_function_to_a_number_is_enough(letters):
-    study = Study(letters, Agenda(), lambda request: 100.0 * request.values["size"], effort=Effort(trials=20))
+    study = Study(
+        letters, InOrder(), lambda request: 100.0 * request.values["size"], effort=Effort(trials=20)
+    )
     end = study.run()
     assert end.recommended.values["size"] == 3
     assert study.recommendation == end.recommended
@@ -46,7 +49,7 @@ def test_a_function_to_a_number_is_enough(letters):
 
 def test_each_point_is_run_once_but_for_repeats(letters):
     """C073: 20 trials in a space of 9 are 9."""
-    study = Study(letters, Agenda(), lambda request: 100.0, effort=Effort(trials=20, repeats=0))
+    study = Study(letters, InOrder(), lambda request: 100.0, effort=Effort(trials=20, repeats=0))
     end = study.run()
     assert len(end.trials) == 9
     assert len({letters.point(trial.values) for trial in end.trials}) == 9
@@ -88,7 +91,7 @@ def test_nonsense_and_exceptions_are_failed_trials_with_a_reason(letters, answer
             return answer
         return 100.0
 
-    study = Study(letters, Agenda(), run, effort=Effort(trials=4, repeats=0))
+    study = Study(letters, InOrder(), run, effort=Effort(trials=4, repeats=0))
     end = study.run()
     trial = end.trials[1]
     assert (trial.state, trial.failure) == (TrialState.failed, kind)
@@ -107,8 +110,8 @@ def test_ctrl_c_passes_and_the_trial_is_run_again(letters):
         return 100.0
 
     with pytest.raises(KeyboardInterrupt):
-        Study(letters, Agenda(), interrupted, effort=Effort(trials=4, repeats=0), store=store).run()
-    end = Study(letters, Agenda(), lambda r: 100.0, effort=Effort(trials=4, repeats=0), store=store).run()
+        Study(letters, InOrder(), interrupted, effort=Effort(trials=4, repeats=0), store=store).run()
+    end = Study(letters, InOrder(), lambda r: 100.0, effort=Effort(trials=4, repeats=0), store=store).run()
     assert [t.state.value for t in end.trials] == ["finished"] * 2 + ["interrupted"] + ["finished"] * 2
     assert end.trials[3].retry_of == 2
 
@@ -123,7 +126,7 @@ def test_telemetry_is_kept_and_its_nonsense_is_not_known(letters):
         memory={"cuda:0": MemoryFigures(peak_bytes=1e9, limit_bytes=math.inf)},
         step_s=math.inf,
     )
-    (trial,) = Study(letters, Agenda(), lambda r: told, effort=Effort(trials=1)).run().trials
+    (trial,) = Study(letters, InOrder(), lambda r: told, effort=Effort(trials=1)).run().trials
     assert set(trial.measurement.stages) == {"target"}
     assert trial.measurement.memory == {}
     assert trial.measurement.step_s is None
@@ -164,19 +167,19 @@ def test_a_lost_gpu_ends_the_study_and_its_trial_is_made_again_once(letters):
     store = MemoryStore()
     lost = Failed(FailureKind.lost_gpu, "Xid 79: GPU has fallen off the bus")
     effort = Effort(trials=3, repeats=0)
-    study = Study(letters, Agenda(), lambda r: lost if r.number == 1 else 100.0, effort=effort, store=store)
+    study = Study(letters, InOrder(), lambda r: lost if r.number == 1 else 100.0, effort=effort, store=store)
     end = study.run()
     assert len(end.trials) == 2
     assert "Xid 79" in end.stop.reason
-    again = Study(letters, Agenda(), lambda r: lost if r.number == 2 else 100.0, effort=effort, store=store)
+    again = Study(letters, InOrder(), lambda r: lost if r.number == 2 else 100.0, effort=effort, store=store)
     assert again.run().trials[2].retry_of == 1
-    end = Study(letters, Agenda(), lambda r: 100.0, effort=effort, store=store).run()
+    end = Study(letters, InOrder(), lambda r: 100.0, effort=effort, store=store).run()
     assert [t.failure for t in end.trials[1:3]] == [FailureKind.lost_gpu] * 2
     assert [t.retry_of for t in end.trials] == [None, None, 1, None]
 
 
 def test_no_opinion_of_a_searcher_recommends_what_may_not_win(letters):
-    class Wrong(Agenda):
+    class Wrong(InOrder):
         def recommend(self, history):
             return history.trials[0]
 
@@ -190,7 +193,7 @@ def test_no_opinion_of_a_searcher_recommends_what_may_not_win(letters):
 def test_a_space_of_other_names_is_kept_on_disk_and_goes_on_there(letters, tmp_path):
     def search(run):
         effort = Effort(trials=5, repeats=0)
-        return Study(letters, Agenda(), run, effort=effort, store=TrialLog(tmp_path, letters)).run()
+        return Study(letters, InOrder(), run, effort=effort, store=TrialLog(tmp_path, letters)).run()
 
     def interrupted(request):
         if request.number == 3:
@@ -228,27 +231,27 @@ def test_budgets_of_time_count_over_all_invocations(letters, monkeypatch):
     monkeypatch.setattr("autotune.study.monotonic", lambda: next(now))  # each run takes 30 s
     store = MemoryStore()
     effort = Effort(trials=9, repeats=0, minutes=1.5)
-    study = Study(letters, Agenda(), lambda r: 100.0, effort=effort, store=store)
+    study = Study(letters, InOrder(), lambda r: 100.0, effort=effort, store=store)
     assert [study.step() is None for _ in range(2)] == [False, False]
-    end = Study(letters, Agenda(), lambda r: 100.0, effort=effort, store=store).run()
+    end = Study(letters, InOrder(), lambda r: 100.0, effort=effort, store=store).run()
     assert len(end.trials) == 3
     assert end.stop.reason == "the 1.5 minutes are spent"
     gpus = Effort(trials=9, repeats=0, gpu_hours=0.1)
-    end = Study(letters, Agenda(), lambda r: 100.0, effort=gpus, store=store, gpus=3).run()
+    end = Study(letters, InOrder(), lambda r: 100.0, effort=gpus, store=store, gpus=3).run()
     assert len(end.trials) == 4
     assert "0.1 GPU-hours" in end.stop.reason
     with pytest.raises(UsageError, match="GPU"):
-        Study(letters, Agenda(), lambda r: 100.0, effort=gpus)
+        Study(letters, InOrder(), lambda r: 100.0, effort=gpus)
 
 
 def test_time_of_trials_that_no_longer_apply_is_spent_all_the_same(letters, monkeypatch):
     now = iter(range(0, 100_000, 60))
     monkeypatch.setattr("autotune.study.monotonic", lambda: next(now))  # each run takes a minute
     store = MemoryStore()
-    Study(letters, Agenda(), lambda r: 1.0, effort=Effort(trials=3, repeats=0), store=store).run()
+    Study(letters, InOrder(), lambda r: 1.0, effort=Effort(trials=3, repeats=0), store=store).run()
     smaller = FreeSpace({"colour": ["yellow", "white", "black"], "size": [1, 2, 3]})
     effort = Effort(trials=9, repeats=0, minutes=5)
-    study = Study(smaller, Agenda(), lambda r: 1.0, effort=effort, store=store)
+    study = Study(smaller, InOrder(), lambda r: 1.0, effort=effort, store=store)
     assert study.trials == ()
     assert [trial.number for trial in study.run().trials] == [3, 4]
 
@@ -282,7 +285,7 @@ def test_a_simulated_machine_is_searched_in_memory():
         )
         return Telemetry(tokens_per_s=rate * draw.gauss(1, 0.03))
 
-    study = Study(space, Agenda(), run, effort=Effort(trials=30, repeats=1))
+    study = Study(space, default_searcher(), run, effort=Effort(trials=20, repeats=1))
     best = study.run().recommended
     assert best.values["transport.preset"] == "peer"
     assert best.values["pipeline.split"] == "3-1"

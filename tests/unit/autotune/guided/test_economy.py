@@ -47,9 +47,13 @@ def test_what_a_start_adds_is_told_from_what_every_run_takes() -> None:
     ] * 2
 
 
-def test_turns_of_a_pair_are_training() -> None:
+def test_pairs_pay_until_they_are_seen_to_take_too_long() -> None:
     pair = Telemetry(tokens_per_s=100.0, beside=Beside(values=there, log_ratio=0.0, deviation=0.01))
-    assert Economy.of(table, [trial(here, 70.0), trial(here, 28.0, measurement=pair)]).run_s == 12.0 + 4.0
+    runs = [trial(here, 70.0), trial(here, 14.0)]
+    assert Economy.of(table, runs).pairs_pay
+    assert Economy.of(table, [*runs, trial(here, 40.0, measurement=pair)]).pairs_pay
+    assert not Economy.of(table, [*runs, trial(here, 44.0, measurement=pair)]).pairs_pay
+    assert Economy.of(table, [*runs, trial(there, 99.0, measurement=pair)]).pairs_pay  # with a start
 
 
 @pytest.mark.parametrize(

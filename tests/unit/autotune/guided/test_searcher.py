@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +17,7 @@ from autotune.history import History
 from autotune.runner import Request
 from autotune.searcher import Stop
 from autotune.study import Study
-from autotune.telemetry import Failed, FailureKind
+from autotune.telemetry import Beside, Failed, FailureKind, Telemetry
 
 tolerance = 0.02
 
@@ -201,21 +202,34 @@ def test_every_proposal_says_why_and_what_was_expected(
     assert "fits" in others[1].why
 
 
-def test_what_is_surely_slower_is_not_run_in_turn_with_another() -> None:
-    """Four runs where one tells enough; but whatever runs again does so beside another."""
+def test_who_runs_again_does_so_beside_another_unless_that_takes_too_long(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     space = FreeSpace({"pipeline.token_budget": tuple(2**i for i in range(10))}, {"pipeline.token_budget": 1})
-    alone: list[bool] = []
 
-    def run(request: Request) -> float:
-        alone.append(request.beside is None)
-        return float(request.values["pipeline.token_budget"]) ** 0.5
+    def paired(pair_s: float) -> tuple[list[bool], list[bool]]:
+        now = [0.0]
 
-    trials = Study(space, GuidedSearcher(), run, effort=Effort(trials=10)).run().trials
-    firsts = [single for single, trial in zip(alone, trials, strict=True) if trial.repeat_of is None]
-    again = [single for single, trial in zip(alone, trials, strict=True) if trial.repeat_of is not None]
-    assert sum(firsts[1:]) >= 2
+        def run(request: Request) -> Telemetry:
+            now[0] += 14.0 if request.beside is None else pair_s
+            rate = float(request.values["pipeline.token_budget"]) ** 0.5
+            if request.beside is None:
+                return Telemetry(tokens_per_s=rate)
+            ratio = math.log(rate / float(request.beside["pipeline.token_budget"]) ** 0.5)
+            return Telemetry(
+                tokens_per_s=rate, beside=Beside(values=request.beside, log_ratio=ratio, deviation=0.01)
+            )
+
+        monkeypatch.setattr("autotune.study.monotonic", lambda: now[0])
+        trials = Study(space, GuidedSearcher(), run, effort=Effort(trials=10)).run().trials
+        again = [trial for trial in trials if trial.repeat_of is not None]
+        return [trial.beside is not None for trial in trials], [trial.beside is not None for trial in again]
+
+    _, again = paired(28.0)
     assert again
-    assert not any(again)
+    assert all(again)
+    every, _ = paired(60.0)
+    assert sum(every) == 1
 
 
 def test_runs_of_one_split_are_held_against_each_other(

@@ -2,7 +2,6 @@
 
 import pytest
 
-from autotune.agenda import Agenda
 from autotune.effort import Effort
 from autotune.history import History, find_contenders
 from autotune.planning import describe_progress, stretches
@@ -10,11 +9,12 @@ from autotune.planning import plan_next as plan
 from autotune.searcher import Stop
 from autotune.telemetry import FailureKind
 from autotune.trial import TrialState
+from benchmarks.in_order import InOrder
 from dflash.contract.errors import UsageError
 
 
 def plan_next(space, trials, effort):
-    return plan(Agenda(), History(space, tuple(trials), effort))
+    return plan(InOrder(), History(space, tuple(trials), effort))
 
 
 def describe_stop(space, trials, effort):
@@ -22,9 +22,9 @@ def describe_stop(space, trials, effort):
 
 
 def carry_on(space, trials, effort, trial_of, outcome, limit=60):
-    """Do what the agenda asks until it is done; `outcome(task)` is a speed or trial fields."""
+    """Do what the searcher asks until it is done; `outcome(task)` is a speed or trial fields."""
     while not isinstance(task := plan_next(space, trials, effort), Stop):
-        assert len(trials) < limit, "the agenda does not end"
+        assert len(trials) < limit, "the search does not end"
         given = outcome(task)
         fields = given if isinstance(given, dict) else {"tokens_per_s": given}
         trials.append(
@@ -77,17 +77,6 @@ def test_exhausted_space_stops_and_says_so(space_of, trial_of):
     trials = carry_on(space, [], effort, trial_of, lambda task: 100.0)
     assert len(trials) == 9
     assert describe_stop(space, trials, effort) == "9 of 9 configurations tried, the space is exhausted"
-
-
-def test_memory_shortens_the_space_and_is_said(space_of, trial_of):
-    space = space_of(
-        pipeline__split=(), pipeline__token_budget=(1024, 2048, 4096), transport__preset=("host",)
-    )
-    effort = Effort(trials=20, repeats=0)
-    outcome = lambda task: {} if task.values["pipeline.token_budget"] >= 2048 else 100.0  # noqa: E731
-    trials = carry_on(space, [], effort, trial_of, outcome)
-    assert len(trials) == 2
-    assert "1 more would run out of memory" in describe_stop(space, trials, effort)
 
 
 def test_killed_trial_is_run_again_before_anything_else(space, trial_of):
