@@ -21,6 +21,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 draws: Final = 512
 rivals: Final = 160  # rows drawn jointly; the others are too unlikely to matter
+# The largest of many draws is too large: they say too often that one of the rows is ahead. What they
+# say, to this power, is how often it was so in searches of simulated problems (seeds 0 to 9).
+honesty: Final = 3.0
 
 
 def gap_chance(
@@ -43,4 +46,4 @@ def gap_chance(
     ahead = drawn[:, 1:] > drawn[:, :1] + least
     if memory is not None:
         ahead &= memory.draw_fits(rows, draws, generator) | (fits[rows] >= 1.0)
-    return float(ahead.any(axis=1).mean())
+    return math.pow(float(ahead.any(axis=1).mean()), honesty)

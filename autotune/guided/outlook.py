@@ -23,6 +23,7 @@ open_chance: Final = (
 )
 rival_chance: Final = 0.1  # of a measured row to beat the incumbent, above which it is measured again
 memory_knobs: Final = ("pipeline.token_budget", "transport.depth")  # more of these never takes less
+shape_knobs: Final = ("pipeline.split", "pipeline.token_budget")  # what makes a batch's work
 memory_free: Final = "pipeline.prefetch_depth"  # batches of token numbers: nothing beside hidden states
 
 
@@ -70,12 +71,16 @@ class Outlook:
 
     @cached_property
     def open_neighbours(self) -> list[int]:
-        """Neighbours of the incumbent that were not looked at and that the belief does not rule out."""
+        """Neighbours of the incumbent that were not looked at and that nothing rules out.
+
+        Another token budget is ruled out by a run of that budget and split alone: how efficiency bends with a
+        batch's size is what the belief is most often wrong about.
+        """
         if self.incumbent is None:
             return []
         chance = self._ahead.exceeds(math.log1p(self._tolerance)) * self.model.fits
-        near = self.model.table.neighbours(self.incumbent)
-        return [row for row in near if self.promise[row] > 0 and chance[row] > open_chance]
+        near = [row for row in self.model.table.neighbours(self.incumbent) if self.promise[row] > 0]
+        return [row for row in near if chance[row] > open_chance or self._is_of_unseen_budget(row)]
 
     def rival(self, most_runs: int) -> int | None:
         """The measured row that is to be run again to see who leads; None where that is clear."""
@@ -100,6 +105,16 @@ class Outlook:
         if self.incumbent is None:
             raise ValueError("nothing ran well yet")
         return Difference.to(self.model.rates, self.incumbent)
+
+    def _is_of_unseen_budget(self, row: int) -> bool:
+        """Whether a row has another budget than the incumbent, and nothing ran with that and its split."""
+        table, best = self.model.table, self.incumbent
+        knobs = [k for k, axis in enumerate(table.axes) if axis.path in shape_knobs]
+        budgets = [k for k in knobs if table.axes[k].path == memory_knobs[0]]
+        if best is None or (table.codes[row, budgets] == table.codes[best, budgets]).all():
+            return False
+        seen = table.codes[np.array(list(self.model.evidence.first))][:, knobs]
+        return not (seen == table.codes[row, knobs]).all(axis=1).any()
 
     def _asks_no_less(self, row: int) -> NDArray[np.bool_]:
         """Rows with as much or more of what takes memory, and equal to `row` elsewhere."""

@@ -205,10 +205,11 @@ class _Choice:
         return dict(self._table.configurations[best])
 
     def _is_close(self, row: int) -> bool:
-        """Whether it is expected to differ from the fastest by no more than a run's noise."""
+        """Whether one run of it and one of the fastest might not tell who is faster."""
         if self._outlook.incumbent is None:
             return False
-        return abs(self._outlook.ahead(row)[0]) <= self._model.rates.noise
+        mean, deviation = self._outlook.ahead(row)
+        return abs(mean) <= normal_90 * math.hypot(deviation, self._model.rates.noise)
 
     def _prediction(self, row: int) -> Prediction | None:
         if not self._model.readings:

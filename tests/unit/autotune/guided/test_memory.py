@@ -37,6 +37,18 @@ def test_more_tokens_fit_less() -> None:
     assert fits[-1] < 0.6
 
 
+def test_memory_goes_with_the_fullest_batch_not_with_a_window_in_equal_ones() -> None:
+    uneven = [
+        Setting(target_places=(0,), drafter_places=(1,), token_budget=budget, window_tokens=131072)
+        for budget in (49152, 43691, 131072)  # three batches a window, twice
+    ]
+    laid = Layout.of(uneven, 131072.0, 1.0)
+    ones = Savings(np.ones(3), np.ones(3))
+    fits = MemoryBelief(pipeline_features(Roles.of(uneven), laid, {}, 51_200 / 80e9, ones), []).fits()
+    assert laid.tokens[0] < 49152
+    assert fits[0] < fits[1]
+
+
 def test_peaks_settle_what_was_open() -> None:
     def peaks(budget: int) -> dict[str, float]:
         return {"target": 0.3 + 0.2 * budget / 65536, "leader": 0.2 + 0.6 * budget / 65536}
