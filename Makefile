@@ -18,7 +18,7 @@ help:  ## this list
 install: $(VENV)/installed  ## the commands, in .venv/bin
 
 demo: $(VENV)/installed  ## search the embedded default; print the best configuration and why
-	$(BIN)/dflash-tune search --study-dir dflash-study
+	$(BIN)/dflash-tune search --study-dir dflash-study --trials 6 --repeats 1
 
 test: $(VENV)/installed-dev  ## the whole test suite
 	$(BIN)/python -m pytest
