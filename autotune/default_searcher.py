@@ -6,6 +6,7 @@ from autotune.searcher import Searcher
 
 # What it does after the starting configuration, for who asks before anything runs (and must not import it).
 order_in_words = (
+    "what diagnosis would change about the fastest so far, once, where a cause can be cured by knobs",
     "a probe that surely fits and is unlike the start in split, budget and transport, to calibrate by both",
     "what promises most over the fastest so far, by forecast and trials, times its chance to fit into memory",
     "every third run a contender again, until it is clear who leads",

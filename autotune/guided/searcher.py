@@ -7,9 +7,11 @@ contender again; at last the winner's neighbours. docs/search.md tells the rules
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from autotune.guided.economy import Economy
 from autotune.guided.model import Frame, Model, Parts
@@ -86,7 +88,10 @@ class _Choice:
 
     def _new(self) -> Task | None:
         """A configuration not tried before."""
-        probe = self._probe() if len(self._evidence.first) == 1 and not self._evidence.starved else None
+        cured = self._remedy()
+        if cured is not None:
+            return cured
+        probe = None if self._is_calibrated or self._evidence.starved else self._probe()
         if probe is not None:
             return self._task(probe, f"a probe unlike the start in all that matters ({self._told(probe)})")
         promise, near = self._outlook.promise, self._outlook.open_neighbours
@@ -112,14 +117,41 @@ class _Choice:
             row, f"nothing ran well yet; this is the surest to fit ({self._model.fits[row]:.0%})"
         )
 
-    def _probe(self) -> int | None:
-        """The most promising row that surely fits and is unlike the start in split, budget and transport."""
+    def _remedy(self) -> Task | None:
+        """What diagnosis would change about the fastest: its dearest cause that knobs can cure, once."""
+        best = self._outlook.incumbent
+        first = None if best is None else self._evidence.first[best]
+        if first is None or first.measurement is None:
+            return None
+        cures = [cause for cause in first.measurement.causes if cause.remedy]
+        rows = [(cause, self._table.row({**first.values, **cause.remedy})) for cause in cures]
+        if any(row is not None and row != best and not self._untried(row) for _, row in rows):
+            return None
+        for cause, row in rows:
+            if row is not None and self._outlook.promise[row] > 0.0:
+                return self._task(row, f"the remedy for {cause.name} in trial {first.number}")
+        return None
+
+    @property
+    def _is_calibrated(self) -> bool:
+        """Whether configurations ran that tell more than the start alone: one unlike it, or several."""
+        seen = list(self._evidence.first)
+        return len(seen) > 2 or (len(seen) > 1 and bool(self._unlike_start[seen].any()))
+
+    @cached_property
+    def _unlike_start(self) -> NDArray[np.bool_]:
+        """Rows that differ from the start in split, budget and transport."""
         table, start = self._table, self._start
         knobs = [k for k, axis in enumerate(table.axes) if axis.path in probe_knobs and len(axis.choices) > 1]
         if start is None or not knobs:
-            return None
-        unlike = (table.codes[:, knobs] != table.codes[start, knobs]).all(axis=1)
-        promise = np.where(unlike & (self._model.fits >= sure_to_fit), self._outlook.promise, 0.0)
+            return np.zeros(len(table), dtype=bool)
+        unlike: NDArray[np.bool_] = (table.codes[:, knobs] != table.codes[start, knobs]).all(axis=1)
+        return unlike
+
+    def _probe(self) -> int | None:
+        """The most promising row that surely fits and is unlike the start in all that matters."""
+        surely = self._unlike_start & (self._model.fits >= sure_to_fit)
+        promise = np.where(surely, self._outlook.promise, 0.0)
         row = int(np.argmax(promise))
         return row if promise[row] > 0.0 else None
 

@@ -17,7 +17,8 @@ from autotune.history import History
 from autotune.runner import Request
 from autotune.searcher import Stop
 from autotune.study import Study
-from autotune.telemetry import Beside, Failed, FailureKind, Telemetry
+from autotune.telemetry import Beside, Cause, Failed, FailureKind, Telemetry
+from autotune.trial import Trial
 
 tolerance = 0.02
 
@@ -243,3 +244,34 @@ def test_runs_of_one_split_are_held_against_each_other(
     for trial in paired:
         assert trial.beside["pipeline.split"] == trial.values["pipeline.split"]
         assert dict(trial.beside) != dict(trial.values)
+
+
+def sick(changes: dict[str, Any]) -> Callable[[Request], Telemetry]:
+    """A machine on which diagnosis would change that about every run; nothing is worth anything."""
+
+    def run(request: Request) -> Telemetry:
+        causes = (Cause(name="slow-copies", summary="as seen", remedy=changes),)
+        return Telemetry(tokens_per_s=1000.0, low=990.0, high=1010.0, causes=causes)
+
+    return run
+
+
+def started(changes: dict[str, Any], runs: int) -> list[Trial]:
+    choices = {"split": ("1-1", "2-1"), "budget": (1, 2, 4), "preset": ("host", "pinned", "peer")}
+    space = FreeSpace(choices, {"split": "1-1", "budget": 1, "preset": "host"})
+    search = Study(space, GuidedSearcher(), sick(changes), effort=Effort(trials=8))
+    for _ in range(runs):
+        search.step()
+    return list(search.trials)
+
+
+def test_what_diagnosis_would_change_is_tried_next_and_once() -> None:
+    trials = started({"preset": "peer"}, 6)
+    assert trials[1].values == {"split": "1-1", "budget": 1, "preset": "peer"}
+    assert trials[1].why == "the remedy for slow-copies in trial 0"
+    assert sum("remedy" in trial.why for trial in trials) == 1
+
+
+def test_a_remedy_outside_of_the_space_is_left_alone() -> None:
+    for changes in ({"preset": "carrier pigeon"}, {"another.knob": 3}):
+        assert not any("remedy" in trial.why for trial in started(changes, 3))
