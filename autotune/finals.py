@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from autotune.comparison import compare, measure_fresh_noise, measure_noise
 from autotune.history import History, find_start
-from autotune.recommendation import find_rates, rank
+from autotune.recommendation import finals_since_last_new, find_rates, rank
 from autotune.searcher import Task
 from autotune.trial import Trial
 
@@ -25,7 +25,7 @@ def plan_final(history: History, recommended: Trial | None) -> Task | None:
     if recommended is None:
         return None
     finalists = find_finalists(history, recommended)
-    late = _played_since_last_new(history.trials)
+    late = finals_since_last_new(history.trials)
     if len(finalists) < 2 or (recommended.number not in late and len(late) >= most_finalists):
         return None
     done = Counter(t.repeat_of for t in history.trials if t.fresh and t.state.is_over)
@@ -59,11 +59,6 @@ def find_finalists(history: History, recommended: Trial) -> tuple[Trial, ...]:
     if start is not None and start.number in rates and start not in finalists:
         finalists.append(start)
     return tuple(finalists)
-
-
-def _played_since_last_new(trials: Sequence[Trial]) -> set[int | None]:
-    newest = max((trial.number for trial in trials if trial.repeat_of is None), default=0)
-    return {trial.repeat_of for trial in trials if trial.fresh and trial.number > newest}
 
 
 def _is_decided(history: History, finalists: Sequence[Trial]) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from autotune.comparison import Interval, Noise, Rate, compare, measure_fresh_noise, measure_noise, pool
-from autotune.history import History, dependable_runs, find_contenders
+from autotune.history import History, dependable_runs, find_contenders, find_start
 from autotune.searcher import Recommending, Searcher
 from autotune.trial import Trial
 
@@ -43,13 +43,26 @@ def _by_opinion(searcher: Searcher, history: History) -> Trial | None:
 
 
 def _by_finals(history: History, chosen: Trial | None) -> Trial | None:
-    rates = find_rates(history.trials, fresh=True)
-    if chosen is None or chosen.number not in rates:
+    """Among those that had their finals: the others' rates are of processes of another kind."""
+    if chosen is None:
+        return None
+    late = finals_since_last_new(history.trials)
+    rates = {n: each for n, each in find_rates(history.trials, fresh=True).items() if n in late}
+    start = find_start(history.space, history.trials)
+    if not set(rates) - {None if start is None else start.number}:
         return chosen
     noise = measure_fresh_noise(rates)
     fastest = rank(history.trials, rates, noise)[0].trial
+    if chosen.number not in rates:
+        return fastest
     sure = compare(rates[fastest.number], rates[chosen.number], noise).low > 1.0
     return fastest if sure else chosen
+
+
+def finals_since_last_new(trials: Sequence[Trial]) -> set[int | None]:
+    """First trials of the configurations that ran in fresh processes since something new was tried."""
+    newest = max((trial.number for trial in trials if trial.repeat_of is None), default=0)
+    return {trial.repeat_of for trial in trials if trial.fresh and trial.number > newest}
 
 
 def find_rates(trials: Sequence[Trial], *, fresh: bool | None = None) -> dict[int, list[Rate]]:

@@ -130,5 +130,6 @@ def test_a_lead_that_keeps_changing_hands_comes_to_an_end() -> None:
     paces = {size: 300.0 + size for size in (1, 2, 3, 4)}
     machine = Machine(paces, fresh_paces={size: 0.9 * pace for size, pace in paces.items()})
     study = conclude(machine, repeats=2)
-    assert len(machine.fresh) <= 8
+    assert len(set(machine.fresh)) <= 3  # the first recommended, its rival, the start
+    assert recommended(study) in machine.fresh
     assert recommend(EachTwice(), study.history) is not None
