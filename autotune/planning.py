@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from autotune.finals import plan_final
 from autotune.history import History, explored, find_start
-from autotune.recommendation import recommend
+from autotune.recommendation import finals_since_last_new, recommend
 from autotune.searcher import Searcher, Stop, Task
 from autotune.soak import plan_soak
 from autotune.telemetry import FailureKind
@@ -44,6 +44,8 @@ def plan_next(
         _check(found, history)
         if len(explored(history.trials)) >= history.effort.trials:
             found = Stop("the effort is spent")
+    if isinstance(found, Task) and _reopens(found, history):
+        found = Stop("the finalists were compared")
     if isinstance(found, Stop):
         chosen = recommend(searcher, history) if reuses or soaks else None
         last = plan_final(history, chosen) if reuses else None
@@ -74,6 +76,12 @@ def _find_spent_budget(history: History, gpus: int) -> Stop | None:
     if effort.gpu_hours is not None and seconds * gpus >= 3600 * effort.gpu_hours:
         return Stop(f"the {effort.gpu_hours:g} GPU-hours are spent")
     return None
+
+
+def _reopens(task: Task, history: History) -> bool:
+    """A contender again, though the finals have begun: their readings must not start it all over."""
+    again = task.repeat_of is not None and task.retry_of is None
+    return again and bool(finals_since_last_new(history.trials))
 
 
 def _check(task: Task, history: History) -> None:

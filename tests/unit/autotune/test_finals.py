@@ -125,6 +125,20 @@ def test_runs_that_share_no_process_need_no_finals_nor_do_those_who_want_no_repe
         assert machine.fresh == []
 
 
+def test_readings_of_the_finals_do_not_start_the_search_again() -> None:
+    class Restless(EachTwice):
+        def next(self, history: History) -> Task | Stop:
+            if any(trial.fresh for trial in history.trials):
+                return Task(values={"size": 3}, why="once more", repeat_of=2)
+            return super().next(history)
+
+    machine = Machine({1: 100.0, 2: 300.0, 3: 200.0, 4: 150.0})
+    end = Study(space, Restless(), machine, effort=Effort(trials=9, repeats=3)).run()
+    assert machine.fresh == [2, 1]
+    assert [trial.values["size"] for trial in end.trials if trial.fresh] == [2, 1]
+    assert machine.seen.count(3) == 2
+
+
 def test_a_lead_that_keeps_changing_hands_comes_to_an_end() -> None:
     """Every process of its own is slower than the shared one, so whoever has had one seems to fall behind."""
     paces = {size: 300.0 + size for size in (1, 2, 3, 4)}
