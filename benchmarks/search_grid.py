@@ -2,9 +2,11 @@
 
     python benchmarks/search_grid.py --out FILE.json [--searches 5] [--seconds 3] [--limit-s 1500]
 
-Each search begins at another configuration, in real trials in place, 12 at most. What it recommends is scored
-by what the grid says of it: it should lie within 3 % of the grid's best, or within the noise of repeats where
-that is more. Stages take their time by sleeping, a part of it for every batch.
+Each search begins at another configuration, in real trials in place, 12 at most, runs of a configuration
+again among them. What it recommends is scored by the mean of all its runs on this page, and should lie within
+3 % of the best mean, or within the noise of a run where that is more. The fastest of the grid run twice more
+before that: the luckiest of many single runs is no best. Stages take their time by sleeping, a part of it for
+every batch.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -31,8 +35,7 @@ from autotune.machine import read_machine
 from autotune.runner import Request
 from autotune.space import Point, SearchSpace
 from autotune.study import Study
-from autotune.telemetry import Outcome, Telemetry
-from autotune.trial import Trial
+from autotune.telemetry import Outcome, Telemetry, Values
 from benchmarks.result_file import write_result
 from benchmarks.tuning_case import TuningCase
 
@@ -44,6 +47,7 @@ choices: Final[dict[str, tuple[Any, ...]]] = {
 }
 tolerance: Final = 0.03
 most_trials: Final = 12
+leaders: Final = 8  # configurations that run twice more
 
 
 @dataclass
@@ -54,9 +58,9 @@ class Page:
     root: Path
     case: TuningCase
     began_s: float = field(default_factory=lambda: psutil.Process().create_time())
-    rates: dict[Point, float] = field(default_factory=dict)
-    again: list[float] = field(default_factory=list)  # log(second run / first)
-    searches: list[dict[str, Any]] = field(default_factory=list)
+    runs: dict[Point, list[float]] = field(default_factory=dict)  # log tokens/s
+    # Of each search: its start, and what it would have recommended after each trial.
+    recommended: list[tuple[int, list[Point | None]]] = field(default_factory=list)
     count: int = 0
 
     @property
@@ -76,55 +80,69 @@ class Page:
         place.mkdir()
         self.count += 1
         outcome = runner.run(dataclasses.replace(request, run_path=place / "run"))
+        if isinstance(outcome, Telemetry):
+            point = tuple(request.values[name] for name in choices)
+            self.runs.setdefault(point, []).append(math.log(outcome.tokens_per_s))
         shown = " ".join(map(str, request.values.values()))
         rate = f"{outcome.tokens_per_s:,.0f}" if isinstance(outcome, Telemetry) else outcome.reason[:90]
         print(f"{self.elapsed_s:7.1f} s  {shown}: {rate}", flush=True)
         return outcome
 
     def measure_grid(self, runner: InPlaceRunner) -> None:
-        """Split after split; of each, the first configuration again at the end."""
+        """Split after split, then the fastest again, forth and back."""
         space = self.space()
         order = sorted(space.configurations, key=lambda values: str(values["pipeline.split"]))
-        for split in dict.fromkeys(values["pipeline.split"] for values in order):
-            mine = [values for values in order if values["pipeline.split"] == split]
-            for values in [*mine, mine[0], mine[len(mine) // 2]]:
-                config = space.config(values)
-                place = self.root / "asked"
-                request = self.case.request(place, self.count, config, self.choice.seconds)
-                outcome = self.run(runner, dataclasses.replace(request, values=values))
-                if isinstance(outcome, Telemetry):
-                    point = space.point(values)
-                    if point in self.rates:
-                        self.again.append(math.log(outcome.tokens_per_s / self.rates[point]))
-                    self.rates.setdefault(point, outcome.tokens_per_s)
-                self.write()
+        self._measure(runner, space, order)
+        fastest = sorted(self.rates, key=lambda point: -self.rates[point])[:leaders]
+        order = [values for values in order if space.point(values) in fastest]
+        self._measure(runner, space, [*order, *order[::-1]])
+
+    def _measure(self, runner: InPlaceRunner, space: SearchSpace, order: Sequence[Values]) -> None:
+        for values in order:
+            config = space.config(values)
+            request = self.case.request(self.root / "asked", self.count, config, self.choice.seconds)
+            self.run(runner, dataclasses.replace(request, values=values))
+            self.write()
 
     def search(self, runner: InPlaceRunner, start: int) -> None:
         """One search, in a process that knows of no other."""
         space = self.space(start)
         runner.close()
-        effort = Effort(trials=most_trials, repeats=0, seconds=self.choice.seconds)
+        effort = Effort(trials=most_trials, seconds=self.choice.seconds)
         study = Study(space, default_searcher(), lambda request: self.run(runner, request), effort=effort)
-        within: int | None = None
-        while study.step() is not None:
-            if within is None and self.gap(space, study.recommendation) <= self.allowed:
-                within = len(study.trials)
-        gap = self.gap(space, study.recommendation)
-        row = {"start": start, "trials": len(study.trials), "gap": gap, "first_within": within}
-        self.searches.append({**row, "is_within": gap <= self.allowed})
-        print(self.searches[-1], flush=True)
+        told: list[Point | None] = []
+        while len(study.trials) < most_trials and study.step() is not None:
+            chosen = study.recommendation
+            told.append(None if chosen is None else space.point(chosen.values))
+        self.recommended.append((start, told))
         self.write()
+        print(self.scores()[-1], flush=True)
 
-    def gap(self, space: SearchSpace, chosen: Trial | None) -> float:
-        """How far below the best of the grid, by the grid's figures."""
-        if chosen is None:
-            return 1.0
-        return 1 - self.rates.get(space.point(chosen.values), 0.0) / max(self.rates.values())
+    def scores(self) -> list[dict[str, Any]]:
+        """A row for each search, by all runs so far."""
+        rows = []
+        for start, told in self.recommended:
+            gaps = [self.gap(point) for point in told]
+            within = next((count for count, gap in enumerate(gaps, 1) if gap <= self.allowed), None)
+            row = {"start": start, "trials": len(told), "gap": gaps[-1], "first_within": within}
+            rows.append({**row, "is_within": gaps[-1] <= self.allowed})
+        return rows
+
+    def gap(self, point: Point | None) -> float:
+        """How far below the best of the grid."""
+        return 1.0 if point is None else 1 - self.rates.get(point, 0.0) / max(self.rates.values())
+
+    @property
+    def rates(self) -> dict[Point, float]:
+        """Tokens/s of every configuration that could be measured."""
+        return {point: math.exp(fmean(logs)) for point, logs in self.runs.items()}
 
     @property
     def noise(self) -> float:
-        """Standard deviation of a run by those that ran twice."""
-        return math.sqrt(sum(d * d for d in self.again) / 2 / len(self.again)) if self.again else 0.0
+        """Standard deviation of a run, by configurations that ran more than once."""
+        squares = sum((log - fmean(logs)) ** 2 for logs in self.runs.values() for log in logs)
+        freedom = sum(len(logs) - 1 for logs in self.runs.values())
+        return math.sqrt(squares / freedom) if freedom else 0.0
 
     @property
     def allowed(self) -> float:
@@ -136,14 +154,14 @@ class Page:
         best = max(self.rates.values(), default=None)
         grid = {"configurations": len(self.rates), "best": best, "repeat_noise": self.noise}
         rows = [
-            {**dict(zip(choices, point, strict=False)), "tokens_per_s": rate}
+            {**dict(zip(choices, point, strict=True)), "tokens_per_s": rate, "runs": len(self.runs[point])}
             for point, rate in self.rates.items()
         ]
         document = {
             **facts,
             "grid": grid,
             "elapsed_s": self.elapsed_s,
-            "searches": self.searches,
+            "searches": self.scores(),
             "rows": rows,
         }
         write_result(self.choice.out, "search_grid", document)

@@ -19,8 +19,8 @@ from dflash.contract.config import TrainConfig, load_config
 
 longest = {False: 700, True: 60}  # document, by `tiny`
 paced_links = (  # the tiny shape's states have 640 bytes a token
-    "devices.pageable_gigabytes_per_s=0.003",
-    "devices.pinned_gigabytes_per_s=0.006",
+    "devices.pageable_gigabytes_per_s=0.005",
+    "devices.pinned_gigabytes_per_s=0.008",
     "devices.link_gigabytes_per_s=0.02",
 )
 
