@@ -64,10 +64,6 @@ class Identity:
         ours, theirs = flatten(self._binding()), flatten(other._binding())
         return _differences(ours, theirs)
 
-    def changes_of_space(self, other: Identity) -> list[str]:
-        """What differs in the space of `other`, one line each."""
-        return _differences(self.space, other.space)
-
     def _binding(self) -> dict[str, Any]:
         free = ("created_utc", "space", "limits")
         return {name: value for name, value in self.to_json().items() if name not in free}

@@ -49,14 +49,6 @@ class Axis:
             isinstance(choice, int | float) and not isinstance(choice, bool) for choice in self.choices
         )
 
-    def steps_from(self, value: Any) -> tuple[Any, ...]:
-        """The choices one step away: the next ones up and down, or all others where there is no order."""
-        if not self.is_ordered:
-            return tuple(choice for choice in self.choices if choice != value)
-        ordered = sorted(self.choices)
-        at = ordered.index(value)
-        return tuple(ordered[i] for i in (at + 1, at - 1) if 0 <= i < len(ordered))
-
 
 class Space(Protocol):
     """What a search needs of the configurations that it may try."""

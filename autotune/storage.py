@@ -37,6 +37,7 @@ from autotune.identity import conditions_name
 from autotune.journal_lock import JournalLock
 from autotune.space import Space
 from autotune.trial import Trial, TrialState
+from autotune.trial_store import NumberedTrials
 from dflash.contract.errors import RunError
 from dflash.contract.rundir import write_json
 
@@ -48,8 +49,8 @@ network_filesystems = frozenset(
 )
 
 
-class TrialLog:
-    """The trials of one study, read and written by the search that holds the study's lock.
+class TrialLog(NumberedTrials):
+    """The trials of one study, also of an earlier space, written by the search that holds the study's lock.
 
     `notice` is told what a user would want to know, such as that somebody else holds the journal.
     `conditions` (see identity.py) are kept with every trial, so that the trial directories alone say what
@@ -63,10 +64,10 @@ class TrialLog:
         notice: Callable[[str], None] = lambda message: None,
         conditions: Mapping[str, Any] | None = None,
     ) -> None:
+        super().__init__()
         self._dir, self._space, self._base = study_dir.resolve(), space, base_values(space)
         self._conditions = conditions
         self._distributions = {d.path: CategoricalDistribution(d.choices) for d in space.dimensions}
-        self._trials: dict[int, Trial] = {}
         self._optuna_ids: dict[int, int] = {}
         study_dir.mkdir(parents=True, exist_ok=True)
         _repair(journal_path(study_dir))
@@ -79,16 +80,6 @@ class TrialLog:
     def root(self) -> Path:
         """The study's directory."""
         return self._dir
-
-    @property
-    def trials(self) -> tuple[Trial, ...]:
-        """All trials, by number, also those of an earlier space."""
-        return tuple(self._trials[number] for number in sorted(self._trials))
-
-    @property
-    def next_number(self) -> int:
-        """The number of the next trial."""
-        return max(self._trials, default=-1) + 1
 
     def save(self, trial: Trial) -> None:
         """Add `trial`, or replace its earlier form. On return it is on the disk."""

@@ -37,17 +37,11 @@ class TrialStore(Protocol):
         ...
 
 
-class MemoryStore:
-    """Trials in memory. Run directories, where a runner wants any, would lie under a temporary one."""
+class NumberedTrials:
+    """Trials that are held by number."""
 
     def __init__(self, trials: Sequence[Trial] = ()) -> None:
         self._trials = {trial.number: trial for trial in trials}
-        self._root = Path(tempfile.gettempdir()).resolve() / f"dflash-study-{time_ns()}"
-
-    @property
-    def root(self) -> Path:
-        """The directory that run directories would lie under; it is not made."""
-        return self._root
 
     @property
     def trials(self) -> tuple[Trial, ...]:
@@ -58,6 +52,19 @@ class MemoryStore:
     def next_number(self) -> int:
         """The number of the next trial."""
         return max(self._trials, default=-1) + 1
+
+
+class MemoryStore(NumberedTrials):
+    """Trials in memory. Run directories, where a runner wants any, would lie under a temporary one."""
+
+    def __init__(self, trials: Sequence[Trial] = ()) -> None:
+        super().__init__(trials)
+        self._root = Path(tempfile.gettempdir()).resolve() / f"dflash-study-{time_ns()}"
+
+    @property
+    def root(self) -> Path:
+        """The directory that run directories would lie under; it is not made."""
+        return self._root
 
     def save(self, trial: Trial) -> None:
         """Add `trial`, or replace its earlier form."""

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from autotune.effort import Effort
-from autotune.lessons import Lessons, learn
+from autotune.lessons import Lessons
 from autotune.recommendation import Standing
-from autotune.result import StudyResult, load_study
+from autotune.result import StudyResult
 from autotune.trial import TrialState
 from reports import text
 from reports.lesson_rows import (
@@ -39,14 +39,8 @@ from reports.study_verdict import name_verdict, next_steps, reasons, settings_of
 most_rows: Final = 500  # of a table; the JSON has all
 
 
-def write_study_report(study_path: Path, out: Path | None = None) -> Path:
-    """Write the report of the study at `study_path` (default: report.html inside it). Raises RunError."""
-    result = load_study(study_path)
-    return write_report(result, learn(result), out)
-
-
 def write_report(result: StudyResult, lessons: Lessons, out: Path | None = None) -> Path:
-    """The same of a study that was read already."""
+    """Write the report of a study (default: report.html inside it)."""
     return write_page(out or result.study_dir / "report.html", render_study(result, lessons))
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from benchmarks.headless_browser import Browser
-from benchmarks.report_speed import all_drawn, find_browser
+from benchmarks.report_speed import all_drawn
 from dflash.contract.rundir import RunDir
 from profiler.comparison import compare
 from profiler.examination import examine
@@ -28,23 +27,6 @@ colour_of = "getComputedStyle(document.querySelector('{}')).{}"
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("runs") / "run"
     return write_run_report(examine(play(run, targets=2, preset="host", target_copy_s=0.5, windows=20)))
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = find_browser()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("profile")) as window:
-        yield window
-
-
-@pytest.fixture
-def page(browser: Browser, report: Path) -> Browser:
-    browser.look(width=1280, height=900)
-    browser.log.clear()
-    browser.requests.clear()
-    browser.open(report, all_drawn)
-    return browser
 
 
 def test_every_chart_is_drawn_in_colours_of_the_page(page: Browser) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 
@@ -19,26 +16,9 @@ from autotune.trial import TrialState
 from benchmarks.in_order import InOrder
 
 
-@pytest.fixture
-def start(tmp_path, data_dir, repository):
-    """Start the slow search on one study, again and again; whatever is left is killed after the test."""
-    started = []
-
-    def start_search(seconds="0.1", study="study"):
-        process = subprocess.Popen(
-            [sys.executable, str(data_dir / "programs/slow_search.py"), str(tmp_path / study), seconds],
-            env=os.environ | {"PYTHONPATH": str(repository)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start_search
-    for process in started:
-        process.kill()
-        process.communicate()
+@pytest.fixture(autouse=True)
+def no_trial_is_left(tmp_path):
+    yield
     for process in trial_processes(tmp_path):
         process.kill()
 

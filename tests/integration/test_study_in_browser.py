@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from autotune.lessons import learn
 from benchmarks.headless_browser import Browser
-from benchmarks.report_speed import all_drawn, find_browser
+from benchmarks.report_speed import all_drawn
 from reports.study_report import write_report
 from tests.searched_study import search_played
 
@@ -22,23 +21,6 @@ charts = ("worths", "predictions", "memory", "energy", "trials")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     result = search_played(tmp_path_factory.mktemp("studies") / "study")
     return write_report(result, learn(result))
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
-    program = find_browser()
-    assert program is not None
-    with Browser(program, tmp_path_factory.mktemp("profile")) as window:
-        yield window
-
-
-@pytest.fixture
-def page(browser: Browser, report: Path) -> Browser:
-    browser.look(width=1280, height=900)
-    browser.log.clear()
-    browser.requests.clear()
-    browser.open(report, all_drawn)
-    return browser
 
 
 def test_every_chart_is_drawn_and_nothing_is_asked_for_or_complained_of(page: Browser, report: Path) -> None:

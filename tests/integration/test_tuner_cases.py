@@ -6,12 +6,9 @@ and C081 (faster, not learning) are told by tests/unit/autotune/; here are those
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 
 import psutil
-import pytest
 
 from autotune.default_searcher import default_searcher
 from autotune.effort import Effort
@@ -24,30 +21,8 @@ from autotune.trial import TrialState
 from dflash.contract.config import load_config
 
 
-@pytest.fixture
-def start(tmp_path, data_dir, repository):
-    started = []
-
-    def start_search(trials, seconds="0.01"):
-        program = [sys.executable, str(data_dir / "programs/slow_search.py")]
-        process = subprocess.Popen(
-            [*program, str(tmp_path / "study"), seconds, str(trials)],
-            env=os.environ | {"PYTHONPATH": str(repository)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        started.append(process)
-        return process
-
-    yield start_search
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
 def test_c074_trials_are_those_in_all_and_what_is_left_is_said(tmp_path, start):
-    first = start(10)
+    first = start("0.01", trials=10)
     ended = 0
     for line in first.stdout:
         ended += line.startswith("ended")
@@ -56,7 +31,7 @@ def test_c074_trials_are_those_in_all_and_what_is_left_is_said(tmp_path, start):
     first.kill()
     first.wait(30)
     finished = [t for t in read_trials(tmp_path / "study") if t.state is TrialState.finished]
-    again = start(10)
+    again = start("0.01", trials=10)
     said, error = again.communicate(timeout=120)
     assert again.returncode == 0, error
     assert f"{len(finished)} configurations tried, {10 - len(finished)} left" in said
@@ -67,7 +42,7 @@ def test_c074_trials_are_those_in_all_and_what_is_left_is_said(tmp_path, start):
 
 
 def test_c075_a_killed_trial_is_said_and_made_once_more(tmp_path, start):
-    first = start(6, "60")
+    first = start("60", trials=6)
     for line in first.stdout:
         if line.startswith("started"):
             break
@@ -75,7 +50,7 @@ def test_c075_a_killed_trial_is_said_and_made_once_more(tmp_path, start):
     first.wait(30)
     (running,) = read_trials(tmp_path / "study")
     assert running.state is TrialState.running
-    again = start(6)
+    again = start("0.01", trials=6)
     said, error = again.communicate(timeout=120)
     assert again.returncode == 0, error
     killed, rerun, *_ = read_trials(tmp_path / "study")

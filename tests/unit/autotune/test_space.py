@@ -56,12 +56,6 @@ def test_impossible_combinations_say_why_and_are_not_among_the_configurations(sp
     assert all(space.why_not(values) is None for values in space.configurations)
 
 
-def test_numbers_step_to_their_neighbours_and_words_to_all_others():
-    assert Dimension("transport.depth", (4, 1, 2)).steps_from(2) == (4, 1)
-    assert Dimension("transport.depth", (4, 1, 2)).steps_from(4) == (2,)
-    assert Dimension("transport.preset", ("host", "peer", "pinned")).steps_from("peer") == ("host", "pinned")
-
-
 def on_gpus(gigabytes, base, *dimensions):
     return SearchSpace(dimensions, base, 8, Limits(gpu_bytes=round(gigabytes * 1e9)))
 

@@ -15,9 +15,8 @@ from autotune.search import SearchPlan, search
 from autotune.space import Dimension, SearchSpace
 from autotune.telemetry import Cause, Failed, FailureKind, Outcome, Telemetry
 from dflash.contract.config import TrainConfig
-from dflash.contract.errors import RunError
 from reports import text
-from reports.study_report import write_report, write_study_report
+from reports.study_report import write_report
 from tests.html_outline import Outline
 from tests.searched_study import InOrder
 
@@ -159,9 +158,15 @@ def test_names_stay_text_and_nothing_is_loaded(page: str, outline: Outline) -> N
     assert len(page.encode()) < 6_000_000
 
 
+def write_stored(study: Path, out: Path | None = None) -> Path:
+    """The report of a study as it lies on the disk."""
+    result = load_study(study)
+    return write_report(result, learn(result), out)
+
+
 def test_the_start_stands_when_nothing_is_faster(tmp_path: Path) -> None:
     result = run_study(tmp_path / "study", lambda config: measured(1000), trials=3)
-    outline = Outline(write_study_report(tmp_path / "study").read_text(encoding="utf-8"))
+    outline = Outline(write_stored(tmp_path / "study").read_text(encoding="utf-8"))
     assert result.verdict == "equal"
     assert "Keep the starting configuration" in outline.text
     assert "Nothing needs to change." in outline.text
@@ -170,7 +175,7 @@ def test_the_start_stands_when_nothing_is_faster(tmp_path: Path) -> None:
 def test_a_study_of_failures_recommends_nothing_and_invents_no_number(tmp_path: Path) -> None:
     study = tmp_path / "failed"
     result = run_study(study, lambda config: measured(500, steps=0, losses=()), trials=2)
-    outline = Outline(write_study_report(study).read_text(encoding="utf-8"))
+    outline = Outline(write_stored(study).read_text(encoding="utf-8"))
     assert result.verdict == "none"
     assert "No configuration can be recommended." in outline.text
     assert "recommended n/a" in outline.text
@@ -179,14 +184,9 @@ def test_a_study_of_failures_recommends_nothing_and_invents_no_number(tmp_path: 
 
 def test_the_report_of_a_study_goes_where_it_is_wanted(result: StudyResult, tmp_path: Path) -> None:
     out = tmp_path / "x.html"
-    assert write_study_report(result.study_dir, out) == out
+    assert write_stored(result.study_dir, out) == out
     page = Outline(out.read_text(encoding="utf-8"))
     assert page.problems == []
     assert "study <img src=x>" in page.text
     stored = load_study(result.study_dir)
     assert [trial.to_json() for trial in stored.trials] == [trial.to_json() for trial in result.trials]
-
-
-def test_what_is_no_study_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="not a study directory"):
-        write_study_report(tmp_path)
