@@ -20,8 +20,8 @@ from dflash.batch import Batch
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.taps import resolve_taps
 from dflash.cuda import CudaDevice
+from dflash.data.documents import Books, Document, Documents
 from dflash.devices import Device, LogicalDevice
-from dflash.documents import Books, Document, Documents
 from dflash.drafter import Drafter, DrafterSpec
 from dflash.replicas import Replica, ReplicaGroup
 from dflash.target_shapes import TargetSpec, random_config

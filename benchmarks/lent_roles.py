@@ -25,8 +25,8 @@ import dflash.target_weights
 from benchmarks.contest import free_memory
 from dflash.contract.config import TrainConfig
 from dflash.contract.events import Probe
+from dflash.data.documents import Documents
 from dflash.devices import Device, reached
-from dflash.documents import Documents
 from dflash.drafter import Drafter, DrafterSpec
 from dflash.replicas import Replica
 from dflash.target import LoadedTarget, Target

@@ -14,7 +14,7 @@ from benchmarks.drafter_case import CaseShape, block_size, make_documents
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.model_shapes import random_shapes
 from dflash.contract.split import Split
-from dflash.documents import Documents
+from dflash.data.documents import Documents
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

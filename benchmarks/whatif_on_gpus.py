@@ -38,7 +38,7 @@ from benchmarks.whatif_score import judge, score
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.model_shapes import random_shapes
 from dflash.contract.rundir import RunDir, write_json
-from dflash.documents import Documents
+from dflash.data.documents import Documents
 from dflash.faults.rig import Rig
 from dflash.trainer import Trainer
 from profiler.forecast.observations import observe_run

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import sys
+from collections.abc import Callable
 from functools import partial
 from math import inf
 from pathlib import Path
@@ -25,19 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run one subcommand; returns the exit code."""
     arguments = _parser().parse_args(argv)
     try:
-        if arguments.command == "check-data":
-            return _check_data(arguments)
-        if arguments.command == "plan":
-            return _plan(arguments)
-        if arguments.command == "links":
-            return _links(arguments)
-        if arguments.command == "ceilings":
-            return _ceilings()
-        if arguments.command == "gpus":
-            return _gpus()
-        if arguments.command == "serve":
-            return _serve(arguments)
-        return _run(arguments)
+        return _commands[arguments.command](arguments)
     except DFlashError as error:
         write_line(sys.stderr, error.render())
         return error.exit_code
@@ -156,19 +145,29 @@ def _links(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _ceilings() -> int:
+def _ceilings(_arguments: argparse.Namespace) -> int:
     from dflash.ceiling_probe import measure_ceilings
 
     write_line(sys.stdout, json.dumps(measure_ceilings().to_json(), allow_nan=False))
     return 0
 
 
-def _gpus() -> int:
+def _gpus(_arguments: argparse.Namespace) -> int:
     from dflash.cuda import describe_torch
 
     write_line(sys.stdout, json.dumps(describe_torch()))
     return 0
 
+
+_commands: dict[str, Callable[[argparse.Namespace], int]] = {
+    "run": _run,
+    "serve": _serve,
+    "check-data": _check_data,
+    "plan": _plan,
+    "links": _links,
+    "ceilings": _ceilings,
+    "gpus": _gpus,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -13,9 +13,9 @@ import numpy as np
 from dflash.anchors import anchor_candidates
 from dflash.contract.config import TrainConfig
 from dflash.contract.rundir import printable
-from dflash.documents import Document, Documents, embedded_name, load_documents
+from dflash.data.documents import Document, Documents, embedded_name, load_documents
+from dflash.data.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.packing import LayoutKind, lay_out, pack
-from dflash.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.window import plan_windows, steps_in_all
 
 refusals_shown = 20

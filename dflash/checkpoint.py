@@ -28,7 +28,7 @@ from dflash.contract.config import TrainConfig
 from dflash.contract.errors import CheckpointError, DFlashError, RunError
 from dflash.contract.model_shapes import random_prefix
 from dflash.contract.rundir import write_json
-from dflash.documents import Documents
+from dflash.data.documents import Documents
 from dflash.drafter import DrafterSpec
 from dflash.drafter_files import read_drafter, write_drafter
 from dflash.replicas import ReplicaGroup

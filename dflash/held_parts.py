@@ -20,8 +20,9 @@ from dflash.contract.config import TrainConfig
 from dflash.contract.errors import UsageError
 from dflash.contract.held_knobs import held_values, name_changes
 from dflash.contract.memory_plan import host
+from dflash.data.documents import Documents, load_documents
+from dflash.data.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.devices import DeviceSet, open_devices
-from dflash.documents import Documents, load_documents
 from dflash.drafter import Drafter, DrafterSpec, init_drafter
 from dflash.leak_probe import choose_layout
 from dflash.mask_token import resolve_mask_token
@@ -30,7 +31,6 @@ from dflash.replicas import Replica
 from dflash.stopwatch import Stopwatch
 from dflash.target import LoadedTarget, Target, load_target
 from dflash.target_shapes import TargetSpec
-from dflash.tokenizer import ChatTokenizer, open_tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dflash.contract.errors import ConfigError
-from dflash.tokenizer import ChatTokenizer
+from dflash.data.tokenizer import ChatTokenizer
 
 
 def resolve_mask_token(chosen: int, tokenizer: ChatTokenizer, vocab: int) -> int:

@@ -23,8 +23,9 @@ from dflash.contract.errors import DeviceError
 from dflash.contract.memory_plan import Facts, Ledger, Line, find_remedy, host, plan_memory
 from dflash.contract.sections import TransportChoice
 from dflash.contract.taps import resolve_taps
+from dflash.data.documents import Documents, load_documents
+from dflash.data.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.devices import Device, DeviceSet, open_devices, resolve_dtype
-from dflash.documents import Documents, load_documents
 from dflash.drafter import DrafterSpec
 from dflash.drafter_kernels import takes_tiles
 from dflash.mask_token import resolve_mask_token
@@ -34,7 +35,6 @@ from dflash.target import runs_compiled
 from dflash.target_attention import varlen_obstacle
 from dflash.target_shapes import TargetSpec
 from dflash.target_weights import read_config
-from dflash.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.window import plan_windows
 
 if TYPE_CHECKING:

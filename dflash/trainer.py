@@ -29,8 +29,8 @@ from dflash.contract.config import TrainConfig
 from dflash.contract.errors import ConfigError, DFlashError
 from dflash.contract.events import Probe, silent
 from dflash.counters import Counters
+from dflash.data.documents import Documents
 from dflash.devices import DeviceSet, Moment
-from dflash.documents import Documents
 from dflash.edge_check import check_edges
 from dflash.held_parts import HeldParts
 from dflash.loss_health import LossHealth

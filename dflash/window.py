@@ -20,7 +20,7 @@ from dflash.anchors import draw_anchors, label_blocks
 from dflash.batch import Batch, Layout, WindowInfo
 from dflash.contract.config import TrainConfig
 from dflash.contract.events import Probe
-from dflash.documents import Documents
+from dflash.data.documents import Documents
 from dflash.packing import LayoutKind, Lengths, Members, lay_out, pack, positions_within
 from dflash.random_keys import random_keys
 

@@ -16,7 +16,7 @@ from dflash.anchors import anchor_candidates
 from dflash.attention import sliding
 from dflash.contract.activations import TargetShape
 from dflash.contract.operations import DataShape, Operations, TargetWork, count_operations
-from dflash.documents import Document
+from dflash.data.documents import Document
 from dflash.target_body import recurrent_kinds
 from dflash.trainer import Trainer
 

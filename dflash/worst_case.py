@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from dflash.anchors import anchor_candidates
 from dflash.contract.config import TrainConfig
 from dflash.contract.sections import WindowConfig
-from dflash.documents import Document, Documents
+from dflash.data.documents import Document, Documents
 from dflash.packing import pack
 from dflash.random_keys import random_keys
 from dflash.window import plan_windows

@@ -30,8 +30,8 @@ def test_the_document_is_json_and_its_counts_agree():
 
 @pytest.mark.parametrize("layout", ["flat", "packed", "padded"])
 def test_fill_is_that_of_the_batches_of_the_run(layout):
-    from dflash.documents import load_documents
-    from dflash.tokenizer import open_tokenizer
+    from dflash.data.documents import load_documents
+    from dflash.data.tokenizer import open_tokenizer
 
     config = configure().replacing({"run.epochs": 1})
     documents = load_documents(config, open_tokenizer(config.target))

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from dflash.contract.errors import ConfigError
+from dflash.data.tokenizer import SpecialIds
 from dflash.mask_token import resolve_mask_token
-from dflash.tokenizer import SpecialIds
 
 
 def tokenizer(vocab_size: int, **special: int | None) -> Any:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dflash.anchors import draw_anchors, label_blocks
 from dflash.batch import Batch
 from dflash.contract.config import TrainConfig, load_config
-from dflash.documents import Books, Document, Documents
+from dflash.data.documents import Books, Document, Documents
 from dflash.random_keys import random_keys
 from dflash.window import batches, plan_windows, steps_in_all
 

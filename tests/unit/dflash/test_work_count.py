@@ -15,7 +15,7 @@ from dflash.anchors import draw_anchors
 from dflash.contract.activations import DrafterShape, TargetShape
 from dflash.contract.config import load_config
 from dflash.contract.operations import DataShape, count_operations
-from dflash.documents import Document
+from dflash.data.documents import Document
 from dflash.target_shapes import random_config
 from dflash.trainer import prepare
 from dflash.work_count import count_work, shape_data, shape_target

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from dflash.contract.config import TrainConfig, load_config
-from dflash.documents import Books, Document, Documents
+from dflash.data.documents import Books, Document, Documents
 from dflash.window import batches
 from dflash.worst_case import make_worst
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from dflash.chat_turns import Message
 from dflash.contract.errors import ConfigError
 from dflash.contract.model_shapes import embedded_vocab_size
 from dflash.contract.sections import TargetConfig
-from dflash.tokenizer import (
+from dflash.data.chat_turns import Message
+from dflash.data.tokenizer import (
     ChatTokenizer,
     SpecialIds,
     embedded_specials,
@@ -23,7 +23,7 @@ from dflash.tokenizer import (
     open_tokenizer,
 )
 
-cases = Path(__file__).parents[2] / "data/cases/data"
+cases = Path(__file__).parents[3] / "data/cases/data"
 chat = [{"role": "user", "content": "Count."}, {"role": "assistant", "content": "1, 2, 3."}]
 
 
@@ -202,7 +202,7 @@ def test_the_embedded_tokenizer_does_not_depend_on_threads_or_hash_seed():
             check=True,
             capture_output=True,
             text=True,
-            cwd=Path(__file__).parents[3],
+            cwd=Path(__file__).parents[4],
         ).stdout
         for threads in ("1", "3")
     }

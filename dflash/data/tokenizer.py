@@ -1,6 +1,6 @@
 """From messages to token ids and the mask of what is trained: the text that the target itself would write.
 
-`dflash.chat_turns` finds the trained characters; the offsets of the `tokenizers` library carry them over to
+`dflash.data.chat_turns` finds the trained characters; offsets of the `tokenizers` library carry them over to
 tokens. Token values are never looked at, so a pad token that is missing, 0 or equal to the end token does no
 harm. Content that spells a special token stays ordinary text. Knows nothing of files, truncation or anchors.
 
@@ -21,11 +21,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from dflash.chat_turns import Message, RenderedChat, Span, Template
 from dflash.contract.errors import ConfigError
 from dflash.contract.model_shapes import embedded_vocab_size
 from dflash.contract.sections import TargetConfig
-from dflash.embedded_text import embedded_conversations
+from dflash.data.chat_turns import Message, RenderedChat, Span, Template
+from dflash.data.embedded_text import embedded_conversations
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

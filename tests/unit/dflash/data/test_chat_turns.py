@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import jinja2
 import pytest
 
-from dflash.chat_turns import Message, RenderedChat, RenderError, Template
+from dflash.data.chat_turns import Message, RenderedChat, RenderError, Template
 
 
 def template(source: str) -> Template:

@@ -2,9 +2,9 @@ import sys
 
 import pytest
 
-from dflash import embedded_text
 from dflash.contract.errors import DataError
-from dflash.embedded_text import embedded_conversations
+from dflash.data import embedded_text
+from dflash.data.embedded_text import embedded_conversations
 
 
 @pytest.fixture

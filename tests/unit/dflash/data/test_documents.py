@@ -9,10 +9,10 @@ from tokenizers import Tokenizer
 from dflash.anchors import anchor_candidates
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import DataError
-from dflash.documents import Document, Documents, load_documents
-from dflash.tokenizer import ChatTokenizer, SpecialIds, open_embedded_tokenizer
+from dflash.data.documents import Document, Documents, load_documents
+from dflash.data.tokenizer import ChatTokenizer, SpecialIds, open_embedded_tokenizer
 
-cases = Path(__file__).parents[2] / "data/cases/data"
+cases = Path(__file__).parents[3] / "data/cases/data"
 
 
 @pytest.fixture(scope="module")

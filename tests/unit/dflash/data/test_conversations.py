@@ -4,9 +4,9 @@ from pathlib import Path
 import pytest
 
 from dflash.contract.errors import DataError
-from dflash.conversations import Conversation, RefusedRow, read_conversations
+from dflash.data.conversations import Conversation, RefusedRow, read_conversations
 
-cases = Path(__file__).parents[2] / "data/cases/data"
+cases = Path(__file__).parents[3] / "data/cases/data"
 
 
 def read(path: Path) -> list[Conversation | RefusedRow]:

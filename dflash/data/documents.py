@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dflash.anchors import anchor_candidates
-from dflash.chat_turns import RenderError
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DataError
-from dflash.conversations import Conversation, RefusedRow, read_conversations
-from dflash.embedded_text import embedded_conversations
-from dflash.tokenizer import ChatTokenizer
+from dflash.data.chat_turns import RenderError
+from dflash.data.conversations import Conversation, RefusedRow, read_conversations
+from dflash.data.embedded_text import embedded_conversations
+from dflash.data.tokenizer import ChatTokenizer
 
 embedded_name = "embedded text"
 reasons_shown = 5
