@@ -192,7 +192,7 @@ def test_the_embedded_vocabulary_fits_its_target(embedded):
 
 def test_the_embedded_tokenizer_does_not_depend_on_threads_or_hash_seed():
     script = (
-        "import hashlib; from dflash import tokenizer;"
+        "import hashlib; from dflash.data import tokenizer;"
         "print(hashlib.sha256(tokenizer._train_embedded().encode()).hexdigest())"
     )
     seen = {
