@@ -9,10 +9,11 @@ Shapes: T tokens of one conversation.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 embedded_specials: Final = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|mask|>")
+embedded_template: Final = "ChatML, tool calls as JSON, 1"  # another number when `_apply_chatml` changes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,8 +57,17 @@ class SpecialIds:
 class ChatTokenizer:
     """A tokenizer with its chat template. Takes over `backend`; not for several threads at once."""
 
-    def __init__(self, name: str, backend: Tokenizer, template: Template, special: SpecialIds) -> None:
-        self.name, self.special = name, special
+    def __init__(
+        self,
+        name: str,
+        backend: Tokenizer,
+        template: Template,
+        special: SpecialIds,
+        *,
+        template_text: str = "",
+    ) -> None:
+        """`template_text`: what `template` was made of, to know it again by."""
+        self.name, self.special, self.template_text = name, special, template_text
         self._backend, self._template = backend, template
         # Offsets must cover the characters of a token exactly; post-processors trim blanks off them.
         backend.post_processor = None
@@ -81,6 +92,17 @@ class ChatTokenizer:
         for turn in turns:
             mask |= (starts >= turn.start) & (ends <= turn.end)
         return Rendered(ids=ids, loss_mask=mask, changed_answers=sum(turn.changed for turn in turns))
+
+    @cached_property
+    def content_sha256(self) -> str:
+        """Equal for tokenizers that make the same tokens of any text, whatever they are called."""
+        content = {key: value for key, value in json.loads(self._backend.to_str()).items() if value}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @cached_property
+    def template_sha256(self) -> str:
+        """Of the text of the chat template."""
+        return hashlib.sha256(self.template_text.encode()).hexdigest()
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some tokens, special ones spelled out."""
@@ -123,7 +145,7 @@ def open_embedded_tokenizer() -> ChatTokenizer:
     backend = Tokenizer.from_str(_train_embedded())
     ids = {token: backend.token_to_id(token) for token in embedded_specials}
     special = SpecialIds(mask=ids["<|mask|>"], pad=ids["<|endoftext|>"], eos=ids["<|im_end|>"], unk=None)
-    return ChatTokenizer("embedded", backend, _apply_chatml, special)
+    return ChatTokenizer("embedded", backend, _apply_chatml, special, template_text=embedded_template)
 
 
 @cache
@@ -194,4 +216,6 @@ def _open_pretrained(name: str, knob: str) -> ChatTokenizer:
     special = SpecialIds(
         mask=found.mask_token_id, pad=found.pad_token_id, eos=found.eos_token_id, unk=found.unk_token_id
     )
-    return ChatTokenizer(name, found.backend_tokenizer, apply, special)
+    return ChatTokenizer(
+        name, found.backend_tokenizer, apply, special, template_text=str(found.get_chat_template())
+    )
