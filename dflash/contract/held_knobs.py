@@ -12,7 +12,16 @@ from typing import Any
 from dflash.contract.config import TrainConfig
 
 _sections = ("target.", "drafter.", "data.")
-_of_the_work = frozenset(("target.layout", "drafter.checkpointing", "drafter.attention"))
+_of_the_work = frozenset(
+    (
+        "target.layout",
+        "drafter.checkpointing",
+        "drafter.attention",
+        "data.cache",
+        "data.workers",
+        "data.row_seconds",
+    )
+)
 _others = ("pipeline.split", "devices.kind", "devices.gpus", "run.deterministic")
 
 

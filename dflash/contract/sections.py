@@ -17,7 +17,8 @@ class TargetConfig:
 
     model: str = knob(
         "random:tiny",
-        help="directory, hub name, or random:SHAPE (tiny, qwen3-1.7b, qwen3-8b) with seeded weights",
+        help="directory, .gguf file, smollm2, hub name, or random:SHAPE with seeded weights "
+        "(tiny, tiny-hybrid, qwen3-1.7b, qwen3-8b)",
         neutral=False,
     )
     tokenizer: str = knob(
@@ -142,9 +143,37 @@ class DataConfig:
     """Which conversations, in which order."""
 
     path: str = knob("", help="JSONL file of conversations; empty: the embedded text", neutral=False)
-    max_length: int = knob(3072, help="documents are cut here", unit="tokens", low=8, neutral=False)
+    max_length: int = knob(
+        3072, help="tokens of a document, at most; see data.too_long", unit="tokens", low=8, neutral=False
+    )
+    too_long: str = knob(
+        "cut",
+        help="a conversation of more than data.max_length tokens is cut there, or its row is refused",
+        choices=("cut", "refuse"),
+        neutral=False,
+    )
     seed: int = knob(0, help="seed of document order and anchors", low=0, neutral=False)
     strict: bool = knob(False, help="stop at the first unusable row", neutral=False)
+    cache: str = knob(
+        "auto",
+        help="directory of tokens kept between runs; auto: dflash-tune in the user's cache; off: keep none",
+        neutral=True,
+    )
+    workers: int = knob(
+        -1,
+        help="processes that make tokens of conversations; 0: none of their own; -1: by cores and size of "
+        "the data",
+        low=-1,
+        high=256,
+        neutral=True,
+    )
+    row_seconds: float = knob(
+        60.0,
+        help="a row that takes longer than this to prepare ends the run",
+        unit="s",
+        low=0.1,
+        neutral=True,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
