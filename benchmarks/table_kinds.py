@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
+from benchmarks.story_cells import story_table
 from benchmarks.table_cells import number, percent
 from benchmarks.tuner_tables import tuner_contest
 
@@ -439,5 +440,6 @@ kinds: dict[str, Callable[[Document], Table]] = {
     "whatif_accuracy": whatif_accuracy,
     "whatif_on_gpus": whatif_on_gpus,
     "tuner_contest": tuner_contest,
+    "story_table": story_table,
     "knob_worth": knob_worth,
 }
