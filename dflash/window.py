@@ -44,14 +44,39 @@ def plan_windows(lengths: Lengths, window_tokens: int, *, seed: int, epoch: int)
     return windows
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Course:
+    """The optimizer steps of a whole run, those before its data began included."""
+
+    begins_at: int  # the step at which its data begins: 0, or later where other data were trained before
+    by_epoch: tuple[int, ...]  # windows of each epoch, as far as `total_steps` needs them
+    total_steps: int  # the windows of all epochs and what came before, at most `run.max_steps`
+
+    @classmethod
+    def of(cls, lengths: Lengths, config: TrainConfig, begins_at: int = 0) -> Course:
+        """Of documents of these lengths."""
+        steps, limit, by_epoch = begins_at, config.run.max_steps, []
+        for epoch in range(config.run.epochs):
+            by_epoch.append(len(_plan(lengths, config, epoch)))
+            steps += by_epoch[-1]
+            if limit and steps >= limit:
+                steps = max(limit, begins_at)
+                break
+        return cls(begins_at=begins_at, by_epoch=tuple(by_epoch), total_steps=steps)
+
+    def place(self, step: int) -> tuple[int, int]:
+        """Epoch, and number of the window in it, that `step` trains; after the last: the next epoch's first."""
+        left = step - self.begins_at
+        for epoch, windows in enumerate(self.by_epoch):
+            if left < windows:
+                return epoch, left
+            left -= windows
+        return len(self.by_epoch), left
+
+
 def steps_in_all(lengths: Lengths, config: TrainConfig) -> int:
     """Optimizer steps of a whole run: the windows of all epochs, at most `run.max_steps`."""
-    steps, limit = 0, config.run.max_steps
-    for epoch in range(config.run.epochs):
-        steps += len(_plan(lengths, config, epoch))
-        if limit and steps >= limit:
-            return limit
-    return steps
+    return Course.of(lengths, config).total_steps
 
 
 def _plan(lengths: Lengths, config: TrainConfig, epoch: int) -> list[Numbers]:
@@ -59,11 +84,19 @@ def _plan(lengths: Lengths, config: TrainConfig, epoch: int) -> list[Numbers]:
 
 
 def batches(
-    documents: Documents, config: TrainConfig, *, layout: LayoutKind, start_step: int = 0
+    documents: Documents,
+    config: TrainConfig,
+    *,
+    layout: LayoutKind,
+    start_step: int = 0,
+    begins_at: int = 0,
 ) -> Iterator[Batch]:
-    """All batches of the run from optimizer step `start_step` on, window after window. Ids count from 0."""
+    """All batches of the run from optimizer step `start_step` on, window after window. Ids count from 0.
+
+    `begins_at`: the step that the first window of the documents is (see Course).
+    """
     ids = count()
-    step = 0
+    step = begins_at
     for epoch in range(config.run.epochs):
         for members in _plan(documents.lengths, config, epoch):
             if config.run.max_steps and step >= config.run.max_steps:

@@ -7,6 +7,7 @@ DFlashError            a failure of the work itself                (exit 1)
     ├── DataError      the training data
     ├── DeviceError    the machine lacks what was asked for
     ├── CheckpointError  a checkpoint that cannot be used
+    │   └── DamagedError  its files are not as they were written
     └── RunError       a run directory that cannot be read or written
 
 Only command entry points render errors and exit. Knows nothing of terminals or colours.
@@ -123,6 +124,10 @@ class DeviceError(UsageError):
 
 class CheckpointError(UsageError):
     """A checkpoint cannot be read or does not fit."""
+
+
+class DamagedError(CheckpointError):
+    """The files of a checkpoint are not as they were written."""
 
 
 class RunError(UsageError):
