@@ -1,4 +1,4 @@
-"""What a run has done so far, and the console line that says it.
+"""What a run has done and learned so far, and the console line that says it.
 
 `q_pre=3/4 q_hs=1/2 step 12/60 loss 7.931 accuracy 0.021 4.1 Ktok/s`. Knows nothing of where lines go.
 """
@@ -9,9 +9,12 @@ import threading
 import time
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Any
 
 from dflash.batch import WindowInfo
-from dflash.window_end import WindowFigures
+from dflash.window_figures import WindowFigures, slot_shares
+
+recent_windows = 16
 
 
 @dataclass(slots=True)
@@ -24,10 +27,12 @@ class Counters:
     documents: int = 0
     batches: int = 0
     supervised_tokens: int = 0
+    states_absent: int = 0  # tokens trained without the target's states
     first_step: int = 0
     losses: list[float] = field(default_factory=list)
     latest: WindowFigures | None = None
-    _ends: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=16))
+    _ends: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=recent_windows))
+    _recent: deque[WindowFigures] = field(default_factory=lambda: deque(maxlen=recent_windows))
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def window_done(self, window: WindowInfo, figures: WindowFigures) -> None:
@@ -38,8 +43,10 @@ class Counters:
             self.documents += window.documents
             self.batches += window.batches
             self.supervised_tokens += window.supervised_tokens
+            self.states_absent += figures.states_absent
             self.losses.append(figures.loss)
             self.latest = figures
+            self._recent.append(figures)
             self._ends.append((time.monotonic(), self.tokens))
 
     def recent_tokens_per_s(self) -> float | None:
@@ -50,12 +57,30 @@ class Counters:
             (t0, n0), (t1, n1) = self._ends[0], self._ends[-1]
         return (n1 - n0) / (t1 - t0) if t1 > t0 else None
 
+    def learned(self) -> dict[str, Any] | None:
+        """Losses, and accuracy pooled over the last windows, for run.json; None before the first step."""
+        with self._lock:
+            if not self._recent:
+                return None
+            correct = tuple(map(sum, zip(*(each.slot_correct for each in self._recent), strict=True)))
+            counted = tuple(map(sum, zip(*(each.slot_counted for each in self._recent), strict=True)))
+            return {
+                "first_loss": self.losses[0],
+                "last_loss": self.losses[-1],
+                "recent_windows": len(self._recent),
+                "recent_loss": sum(each.loss for each in self._recent) / len(self._recent),
+                "accuracy": sum(correct) / sum(counted) if sum(counted) else None,
+                "slot_accuracy": list(slot_shares(correct, counted)),
+            }
+
     def line(self, depths: list[tuple[str, int, int]]) -> str:
         """The console line; `depths` are (channel, depth, capacity)."""
         queues = " ".join(f"{name}={depth}/{capacity}" for name, depth, capacity in depths)
         parts = [queues, f"step {self.first_step + self.steps}/{self.total_steps}"]
         if self.latest is not None:
-            parts.append(f"loss {self.latest.loss:.3f} accuracy {self.latest.accuracy:.3f}")
+            accuracy = self.latest.accuracy
+            shown = "n/a" if accuracy is None else f"{accuracy:.3f}"
+            parts.append(f"loss {self.latest.loss:.3f} accuracy {shown}")
         rate = self.recent_tokens_per_s()
         parts.append("n/a Ktok/s" if rate is None else f"{rate / 1000:.1f} Ktok/s")
         return " ".join(parts)

@@ -1,7 +1,7 @@
 """Notices training that runs but learns nothing: no supervision, a loss of zero, a loss that stands still.
 
-A loss or gradient that is not finite already ends the run (`dflash/replicas.py`). Each kind of trouble is
-told once. Knows nothing of why.
+A loss or gradient that is not finite already ends the run, and so does a window without any states
+(`dflash/window_end.py`). Each kind of trouble is told once. Knows nothing of why.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections import deque
 
 from dflash.batch import WindowInfo
-from dflash.window_end import WindowFigures
+from dflash.window_figures import WindowFigures
 
 flat_windows = 50  # a loss that has stood still for so long
 flat_spread = 1e-5  # relative to it
+absent_share = 0.01  # of a window's tokens whose states are missing
 
 
 class LossHealth:
@@ -29,6 +30,11 @@ class LossHealth:
             found["unsupervised"] = f"step {window.step}: no token of the window is supervised"
         elif figures.loss == 0:
             found["zero"] = f"step {window.step}: the loss is exactly 0"
+        if figures.states_absent > absent_share * figures.states:
+            found["absent"] = (
+                f"step {window.step}: the target gave no states for {figures.states_absent} of "
+                f"{figures.states} tokens: they are all zero; run.json counts such tokens as states_absent"
+            )
         if figures.lr > 0 and figures.grad_norm == 0:
             found["no gradient"] = (
                 f"step {window.step}: the gradient is exactly 0, so the step changes nothing"

@@ -19,6 +19,15 @@ from torch.nn import functional
 
 from dflash.batch import Batch
 from dflash.compiling import compiled
+from dflash.contract.config import TrainConfig
+
+
+def loss_in_words(config: TrainConfig) -> str:
+    """What the loss is and what it is divided by: losses of trainers that divide otherwise do not compare."""
+    if config.objective.loss == "dpace":
+        return f"cross entropy with D-PACE weights (alpha {config.objective.dpace_alpha:g}) ÷ documents"
+    decay = f"exp(-(slot - 1) / {config.gamma:g})" if config.gamma else "1"
+    return f"cross entropy with weights {decay} ÷ the sum of the weights"
 
 
 def block_inputs(batch: Batch, mask_token_id: int) -> tuple[Tensor, Tensor]:

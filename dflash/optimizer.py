@@ -93,6 +93,11 @@ class Optimizer:
             return torch.ones_like(norm)
         return ((norm + 1e-6) / self.config.clip_norm).clamp(min=1.0)
 
+    def updates_made(self) -> int:
+        """Steps that changed the weights, by AdamW's own count. Waits for the device."""
+        state = self._adamw.state.get(self._masters[0])
+        return 0 if not state else int(state["step"])
+
     def state(self) -> dict[str, Tensor]:
         """Masters and moments by name, enough to go on exactly."""
         tensors: dict[str, Tensor] = {}

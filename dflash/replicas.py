@@ -27,6 +27,7 @@ from dflash.objective import block_inputs, train_objective
 from dflash.optimizer import Optimizer, StepResult
 from dflash.replica_link import ReplicaLink
 from dflash.window_end import WindowEnd, tell
+from dflash.window_figures import gather_sums, teaches
 
 Tensors = Sequence[Tensor | None]  # gradients in parameter order, then figures
 
@@ -44,7 +45,7 @@ class Replica:
         self.head = self.embedding if head is embedding else head.to(place, drafter.dtype)
         self._view_of, self.drafter.runner = choose_kernels(config, drafter.spec, place)
         self.parameters = list(self.drafter.parameters())
-        self._figures: Tensor | None = None  # [3] float32: numerator, correct, counted; None: nothing trained
+        self._figures: Tensor | None = None  # sums of what was trained (window_figures.py); None: nothing
         self.settled: Moment = reached  # when the weights of the last step have arrived here
         self._float_gradients: dict[int, Tensor] = {}
         for index, parameter in enumerate(self.parameters):
@@ -113,7 +114,7 @@ class Replica:
             chunk_blocks=config.objective.chunk_blocks,
         )
         (terms.numerator / batch.window.denominator).backward()  # type: ignore[no-untyped-call]
-        figures = torch.stack([terms.numerator.detach().float(), terms.correct, terms.counted])
+        figures = gather_sums(terms, item.taps)
         self._figures = figures if self._figures is None else self._figures + figures
 
     def take_gradients(self) -> list[Tensor | None]:
@@ -128,7 +129,7 @@ class Replica:
         return gradients
 
     def take_figures(self) -> Tensor | None:
-        """Numerator, correct and counted slots since the last call: [3] float32 here; None: none."""
+        """The row of sums since the last call (`dflash/window_figures.py`), on this device; None: none."""
         figures, self._figures = self._figures, None
         return figures
 
@@ -180,7 +181,8 @@ class ReplicaGroup:
 
         Without one: behind what the calling thread has enqueued there. Gradients travel as soon as they are
         whole. With several replicas the calling thread waits for all of them; then everything is enqueued.
-        After a loss or gradient that is not finite the weights stay as they were, for good.
+        After a window that has taught nothing, or whose loss or gradient is not finite, the weights stay as
+        they were, for good.
         """
         trained = [
             moment or replica.device.record() for replica, moment in zip_longest(self.replicas, moments)
@@ -215,10 +217,10 @@ class ReplicaGroup:
         )
 
     def _step(self, gradients: Sequence[Tensor], figures: Tensor) -> StepResult:
-        """Enqueue a step, unless this window or one before was not finite."""
+        """Enqueue a step, unless this window or one before was not finite or taught nothing."""
         for replica in self.replicas:
             replica.settled.order_stream()  # weights of the step before may still be read
-        sound = figures.isfinite().all()
+        sound = teaches(figures)
         if self._sound is not None:
             sound = sound & self._sound
         result = self.optimizer.step(gradients, sound=sound)

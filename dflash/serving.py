@@ -39,7 +39,7 @@ from dflash.contract.rundir import RunDir, write_text
 from dflash.held_parts import HeldParts, release
 from dflash.session import Session
 from dflash.trainer import Trainer, prepare
-from dflash.window_end import WindowFigures
+from dflash.window_figures import WindowFigures
 
 
 def serve(path: Path) -> int:

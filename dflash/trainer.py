@@ -47,7 +47,7 @@ from dflash.transport import Transport, open_transport
 from dflash.trimming import trim
 from dflash.window import WindowTurns, batches, steps_in_all
 from dflash.window_books import WindowBooks
-from dflash.window_end import WindowFigures
+from dflash.window_figures import WindowFigures
 from dflash.window_progress import WindowProgress
 from dflash.worst_case import make_worst
 
@@ -65,10 +65,13 @@ class StuckThreadsError(DFlashError):
 class TrainResult:
     """How a run ended. Books: every batch made was trained or dropped."""
 
-    steps_done: int  # optimizer steps in all, resumed ones included
+    steps_done: int  # windows stepped in all, resumed ones included
+    optimizer_updates: int  # steps in all that changed the weights, by the optimizer's own count
     losses: tuple[float, ...]  # one a window of this process
+    learned: dict[str, Any] | None  # see Counters.learned
     documents_trained: int
     tokens_trained: int
+    states_absent: int  # tokens trained without the target's states
     batches_made: int
     batches_trained: int
     batches_dropped: int
@@ -78,8 +81,9 @@ class TrainResult:
 
     def books(self) -> dict[str, Any]:
         """The counts for run.json."""
-        names = ("steps_done", "documents_trained", "tokens_trained", "batches_made", "batches_trained")
-        return {name: getattr(self, name) for name in (*names, "batches_dropped")}
+        steps = ("steps_done", "optimizer_updates", "documents_trained", "tokens_trained", "states_absent")
+        batches = ("batches_made", "batches_trained", "batches_dropped")
+        return {name: getattr(self, name) for name in (*steps, *batches)}
 
 
 @dataclass(kw_only=True)
@@ -245,12 +249,15 @@ class Trainer:
     def _mark(self, window: WindowInfo, figures: WindowFigures) -> None:
         note = {
             "loss": figures.loss,
+            "loss_denominator": window.denominator,
             "accuracy": figures.accuracy,
+            "slot_accuracy": [None if s is None else round(s, 5) for s in figures.slot_accuracy],
             "grad_norm": figures.grad_norm,
             "lr": figures.lr,
             "documents": window.documents,
             "supervised_tokens": window.supervised_tokens,
             "processed_tokens": window.processed_tokens,
+            "states_absent": figures.states_absent,
         }
         self.probe.mark("window", window=window.step, tokens=window.tokens, note=json.dumps(note))
         for trouble in self._health.check(window, figures):
@@ -306,9 +313,12 @@ class Trainer:
         weights = self.group.leader.drafter.state_dict()
         return TrainResult(
             steps_done=self.group.optimizer.steps_done,
+            optimizer_updates=self.group.optimizer.updates_made(),
             losses=tuple(self.counters.losses),
+            learned=self.counters.learned(),
             documents_trained=self.counters.documents,
             tokens_trained=self.counters.tokens,
+            states_absent=self.counters.states_absent,
             batches_made=self._prefetch.batches_made,
             batches_trained=self.counters.batches,
             batches_dropped=self._prefetch.batches_made - self.counters.batches,

@@ -13,7 +13,8 @@ from collections.abc import Callable
 
 from dflash.batch import WindowInfo
 from dflash.contract.events import Probe
-from dflash.window_end import WindowEnd, WindowFigures
+from dflash.window_end import WindowEnd
+from dflash.window_figures import WindowFigures
 
 Tell = Callable[[WindowInfo, WindowFigures], None]
 close_grace_s = 120.0  # for steps that are still being made when the stages have ended

@@ -6,7 +6,6 @@ Knows nothing of who waits for it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -16,16 +15,7 @@ from dflash.contract.errors import DFlashError
 from dflash.contract.events import Probe
 from dflash.devices import Moment, Timing
 from dflash.optimizer import StepResult
-
-
-@dataclass(frozen=True, slots=True)
-class WindowFigures:
-    """What a window came to, as host numbers."""
-
-    loss: float  # numerator / denominator over the whole window
-    accuracy: float  # correct argmax over counted slots, unweighted
-    grad_norm: float  # before clipping
-    lr: float
+from dflash.window_figures import WindowFigures, WindowSums
 
 
 class WindowEnd:
@@ -48,35 +38,50 @@ class WindowEnd:
     def figures(self, probe: Probe) -> WindowFigures:
         """Wait until the step is made, emit its device times, and say what the window came to.
 
-        Raises DFlashError when loss or gradient was not finite; the weights then are as before the window,
-        and no later step changes them.
+        Raises DFlashError when it could not be made: loss, gradient or states that are not finite, no states
+        at all, or no slot that counts. The weights then are as before the window, and no later step changes
+        them.
         """
         self.moment.wait()
         self._held = None
         for name, timing in self._timings:
             if timing is not None:
                 probe.emit_span(name, *timing.ends_ns(), clock="gpu", window=self.window.step)
-        numerator, correct, counted, grad_norm, skipped = self._told.tolist()
+        *row, grad_norm, skipped = self._told.tolist()
         if skipped:
-            raise DFlashError(
-                "the loss or its gradient is not finite, training stops before the weights are harmed",
-                where=f"step {self.window.step}",
-                found=f"loss numerator {numerator}, gradient norm {grad_norm}",
-                remedy="lower optimizer.lr, or train in float32 to see whether precision is the cause",
-            )
+            raise self._failure(row, grad_norm)
+        sums = WindowSums.of(row)
         return WindowFigures(
-            loss=numerator / self.window.denominator,
-            accuracy=correct / counted if counted else 0.0,
+            loss=sums.numerator / self.window.denominator,
+            slot_correct=sums.slot_correct,
+            slot_counted=sums.slot_counted,
             grad_norm=grad_norm,
             lr=self._lr,
+            states_absent=sums.absent,
+            states=sums.states,
+        )
+
+    def _failure(self, row: list[float], grad_norm: float) -> DFlashError:
+        where = f"step {self.window.step}"
+        trouble = WindowSums.of(row).trouble()
+        if trouble is not None:
+            what, found = trouble
+            return DFlashError(
+                what, where=where, found=found, remedy="look at the target and at the links between devices"
+            )
+        return DFlashError(
+            "the loss or its gradient is not finite, training stops before the weights are harmed",
+            where=where,
+            found=f"loss numerator {row[0]}, gradient norm {grad_norm}",
+            remedy="lower optimizer.lr, or train in float32 to see whether precision is the cause",
         )
 
 
-def tell(figures: Tensor, result: StepResult) -> Tensor:
-    """Numerator, correct, counted, gradient norm and skipped on their way to the host: [5] float32.
+def tell(sums: Tensor, result: StepResult) -> Tensor:
+    """A window's row of sums, gradient norm and skipped on their way to the host: [n + 2] float32.
 
-    `figures` [3] float32. On CUDA the copy is only enqueued.
+    `sums`: see `dflash/window_figures.py`. On CUDA the copy is only enqueued.
     """
-    values = torch.cat([figures, result.grad_norm.float().view(1), result.skipped.view(1)])
+    values = torch.cat([sums, result.grad_norm.float().view(1), result.skipped.view(1)])
     host = torch.empty(values.shape, dtype=values.dtype, pin_memory=values.is_cuda)
     return host.copy_(values, non_blocking=True)

@@ -14,7 +14,7 @@ from dflash.contract.events import Probe, event_schema
 from dflash.devices import LogicalDevice
 from dflash.loss_health import LossHealth
 from dflash.trainer import prepare
-from dflash.window_end import WindowFigures
+from dflash.window_figures import WindowFigures
 from tests.small_training import on_logical_devices
 
 small = (*on_logical_devices, "run.max_steps=4")

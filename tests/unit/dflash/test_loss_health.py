@@ -9,14 +9,15 @@ import pytest
 
 from dflash.batch import WindowInfo
 from dflash.loss_health import LossHealth, flat_windows
-from dflash.window_end import WindowFigures
+from dflash.window_figures import WindowFigures
 
 
 def check(health: LossHealth, step: int, *, supervised: int = 9, **changes: Any) -> list[str]:
     window = WindowInfo(
         **{f.name: 1 for f in fields(WindowInfo)} | {"step": step, "supervised_tokens": supervised}
     )
-    figures = {"loss": 2.0 - step / 1000, "accuracy": 0.1, "grad_norm": 1.0, "lr": 1e-4} | changes
+    figures = {"loss": 2.0 - step / 1000, "grad_norm": 1.0, "lr": 1e-4, "states": 100} | changes
+    figures |= {"slot_correct": (0, 1), "slot_counted": (0, 10)}
     return health.check(window, WindowFigures(**figures))
 
 
@@ -31,6 +32,7 @@ def test_a_loss_that_moves_is_healthy() -> None:
         ({"supervised": 0, "loss": 0.0}, "no token of the window is supervised"),
         ({"loss": 0.0}, "the loss is exactly 0"),
         ({"grad_norm": 0.0}, "the gradient is exactly 0"),
+        ({"states_absent": 2}, "no states for 2 of 100 tokens"),
     ],
 )
 def test_trouble_is_told_once(changes: dict[str, Any], words: str) -> None:
@@ -52,3 +54,7 @@ def test_a_loss_that_stands_still_is_told_after_many_steps() -> None:
 def test_standing_still_without_a_learning_rate_is_no_trouble() -> None:
     health = LossHealth()
     assert all(check(health, step, loss=7.5, lr=0.0) == [] for step in range(2 * flat_windows))
+
+
+def test_a_few_missing_states_are_counted_and_not_told() -> None:
+    assert check(LossHealth(), 1, states_absent=1) == []

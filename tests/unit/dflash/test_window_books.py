@@ -11,7 +11,8 @@ from dflash.batch import WindowInfo
 from dflash.contract.errors import DFlashError
 from dflash.contract.events import silent
 from dflash.window_books import WindowBooks
-from dflash.window_end import WindowEnd, WindowFigures
+from dflash.window_end import WindowEnd
+from dflash.window_figures import WindowFigures
 
 
 class EventMoment:
@@ -49,7 +50,8 @@ def window(step: int) -> WindowInfo:
 
 
 def end(step: int, moment: EventMoment, *, skipped: bool = False) -> WindowEnd:
-    return WindowEnd(window(step), moment, torch.tensor([step * 2.0, 1.0, 4.0, 3.0, float(skipped)]), 0.1)
+    row = [step * 2.0, 0.0, 0.0, 8.0, 0.0, 1.0, 0.0, 4.0]  # blocks of two slots: 1 of 4 correct
+    return WindowEnd(window(step), moment, torch.tensor([*row, 3.0, float(skipped)]), 0.1)
 
 
 class Told:
@@ -74,7 +76,9 @@ def test_a_step_that_is_made_is_told_at_once_and_without_a_thread() -> None:
     told = Told()
     books = told.books()
     books.add(end(3, EventMoment(reached=True)), silent)
-    assert told.figures == [WindowFigures(loss=3.0, accuracy=0.25, grad_norm=3.0, lr=0.1)]
+    (figures,) = told.figures
+    assert (figures.loss, figures.accuracy, figures.grad_norm) == (3.0, 0.25, 3.0)
+    assert (figures.slot_accuracy, figures.lr, figures.states) == ((0.25,), 0.1, 8)
     assert told.threads == {threading.current_thread().name}
     assert books.close()
 
