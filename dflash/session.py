@@ -30,6 +30,7 @@ from dflash.contract.rundir import RunDir, utc_now
 from dflash.contract.steps import StepRange
 from dflash.contract.streams import write_line
 from dflash.kernels import describe_kernels, slow_kernels
+from dflash.objective import loss_in_words
 from dflash.routes import describe_routes, doubt_peer
 from dflash.trace_window import EventTap, TraceWindow
 from dflash.trainer import StuckThreadsError, Trainer, TrainResult, prepare
@@ -166,6 +167,7 @@ class Session:
             trainer.probe.mark("warning", note=trouble)
         where = "logical devices, links emulated" if devices.emulated else "CUDA"
         say(f"kernels: {', '.join(f'{k} {v}' for k, v in kernels.items())}")
+        say(f"loss: {loss_in_words(self.config)}")
         say(
             f"split {self.config.split} on {where}; transport {choice}; "
             f"{len(trainer.documents.lengths)} documents, {trainer.total_steps} steps"
@@ -218,13 +220,19 @@ class Session:
     ) -> dict[str, Any]:
         log.close()
         books = result.books() if result else None
-        self.run.update(status=status, reason=reason, exit_code=code, ended_utc=utc_now(), books=books)
+        learned = (
+            {"loss_is": loss_in_words(self.config), **result.learned} if result and result.learned else None
+        )
+        self.run.update(
+            status=status, reason=reason, exit_code=code, ended_utc=utc_now(), books=books, learned=learned
+        )
         return {
             "run": str(self.run.path),
             "status": status,
             "reason": reason,
             "exit_code": code,
             "books": books,
+            "learned": learned,
             "last_loss": result.losses[-1] if result and result.losses else None,
             "checkpoint": str(result.checkpoint) if result and result.checkpoint else None,
         }
