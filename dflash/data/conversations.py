@@ -1,6 +1,6 @@
-"""Conversations read from a JSONL file: one object a line, other people's shapes brought to one form.
+"""Conversations from rows as they are on disk: other people's shapes brought to one form.
 
-Every line that is not blank comes out exactly once, as a Conversation or as a RefusedRow with its reason;
+Every row comes out exactly once, as a Conversation or as a RefusedRow with its reason;
 nothing is repaired in silence. docs/data.md lists what is accepted. Knows nothing of tokens.
 """
 
@@ -9,10 +9,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dflash.contract.errors import DataError
+from dflash.data.sources import RawRow, read_raw
+from dflash.data.table_rows import list_names
+from dflash.data.tool_calls import normalize_calls, normalize_tools
 
 roles = {
     "system": "system",
@@ -34,10 +37,8 @@ may_follow = {
     "assistant": {"user", "tool"},
     "tool": {"assistant", "tool"},
 }
+think_start, think_end = "<think>", "</think>"
 passed_on = {"tool_calls": list, "reasoning_content": str, "name": str, "tool_call_id": str}
-
-_signatures = {b"PAR1": "parquet", b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"\x28\xb5\x2f\xfd": "zstd"}
-_utf8_mark = b"\xef\xbb\xbf"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +49,7 @@ class Conversation:
     line: int  # from 1
     id: str | None
     messages: tuple[dict[str, Any], ...]  # role (system, user, assistant, tool), content (text), `passed_on`
+    tools: tuple[dict[str, Any], ...] = ()  # descriptions of what the assistant may call
     warnings: tuple[str, ...] = ()
 
 
@@ -75,66 +77,61 @@ class RowError(ValueError):
 
 
 def read_conversations(path: Path) -> Iterator[Conversation | RefusedRow]:
-    """All rows of a file, in order. Lines end at LF or CRLF only. Raises DataError when it cannot be read."""
-    try:
-        with path.open("rb") as file:
-            for number, raw in enumerate(file, start=1):
-                if number == 1:
-                    _check_signature(raw, path)
-                line = raw.removeprefix(_utf8_mark) if number == 1 else raw
-                if line.strip():
-                    yield _read_line(line, str(path), number)
-    except FileNotFoundError:
-        raise DataError("there is no such data file", where="data.path", found=path) from None
-    except IsADirectoryError:
-        raise DataError(
-            "data.path is a directory", where="data.path", found=path, expected="one JSONL file"
-        ) from None
-    except OSError as error:
-        raise DataError(f"the data file cannot be read: {error}", where=str(path)) from None
+    """All rows of `path`, in order. Raises DataError when it cannot be read."""
+    return map(normalize, read_raw(path))
 
 
-def _check_signature(line: bytes, path: Path) -> None:
-    for signature, name in _signatures.items():
-        if line.startswith(signature):
-            raise DataError(
-                f"{name} files are not read",
-                where=str(path),
-                found=name,
-                expected="JSONL: one JSON object a line, in UTF-8",
-                remedy="convert the file first",
-            )
-
-
-def _read_line(line: bytes, file: str, number: int) -> Conversation | RefusedRow:
+def normalize(raw: RawRow) -> Conversation | RefusedRow:
+    """What a row says, in one form. Needs nothing but the row: any process may do it."""
     row_id: str | None = None
     try:
-        row = _parse(line)
+        row = _parse(raw)
         row_id = _id_of(row)
         messages, warnings = normalize_row(row)
+        tools = _find_tools(row)
     except RowError as error:
-        return RefusedRow(file=file, line=number, id=row_id, reason=str(error))
-    return Conversation(file=file, line=number, id=row_id, messages=tuple(messages), warnings=tuple(warnings))
+        return RefusedRow(file=raw.file, line=raw.line, id=row_id, reason=str(error))
+    return Conversation(
+        file=raw.file,
+        line=raw.line,
+        id=row_id,
+        messages=tuple(messages),
+        tools=tools,
+        warnings=tuple(warnings),
+    )
 
 
-def _parse(line: bytes) -> Mapping[str, Any]:
-    try:
-        row = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        raise RowError(f"not UTF-8: byte 0x{line[error.start]:02x} at {error.start}") from None
-    except json.JSONDecodeError as error:
-        raise RowError(f"not JSON: {error.msg} at column {error.colno}") from None
-    except (ValueError, RecursionError) as error:  # numbers too long, nesting too deep
-        raise RowError(f"not JSON: {error}") from None
+def _parse(raw: RawRow) -> Mapping[str, Any]:
+    if raw.payload is None:
+        raise RowError(raw.reason)
+    if isinstance(raw.payload, dict):
+        return raw.payload
+    row = _parse_json(raw.payload, "")
     if not isinstance(row, dict):
         raise RowError(f"not an object: {_kind(row)}")
-    if b"\\ud" in line.lower():  # only an escape can bring in half of a surrogate pair
+    return row
+
+
+def _parse_json(text: bytes | str, where: str) -> Any:
+    """The value of a JSON text; half characters are refused. Raises RowError."""
+    try:
+        value = json.loads(text if isinstance(text, str) else text.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise RowError(f"not UTF-8: byte 0x{error.object[error.start]:02x} at {error.start}") from None
+    except json.JSONDecodeError as error:
+        raise RowError(f"not JSON: {where}{error.msg} at column {error.colno}") from None
+    except (ValueError, RecursionError) as error:  # numbers too long, nesting too deep
+        raise RowError(f"not JSON: {where}{error}") from None
+    # Only an escape can bring in half of a surrogate pair.
+    if (b"\\ud" in text.lower()) if isinstance(text, bytes) else ("\\ud" in text.lower()):
         try:
-            json.dumps(row, ensure_ascii=False).encode("utf-8")
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        except RecursionError:
+            raise RowError(f"not JSON: {where}nested too deep") from None
         except UnicodeEncodeError as error:
             half = ord(error.object[error.start])
-            raise RowError(f"lone surrogate: \\u{half:04x} is half a character") from None
-    return row
+            raise RowError(f"lone surrogate: {where}\\u{half:04x} is half a character") from None
+    return value
 
 
 def _id_of(row: Mapping[str, Any]) -> str | None:
@@ -157,24 +154,55 @@ def normalize_row(row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[st
     return messages[: answered[-1]], warnings
 
 
+def _find_tools(row: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:
+    try:
+        return normalize_tools(row.get("tools"), partial(_parse_json, where="tools: "))
+    except RowError:
+        raise
+    except ValueError as error:
+        raise RowError(f"tools not understood: {error}") from None
+
+
 def _find_list(row: Mapping[str, Any]) -> tuple[list[Any], list[str]]:
-    names = [name for name in ("messages", "conversations") if row.get(name) is not None]
+    names = [name for name in list_names if row.get(name) is not None]
     if not names:
+        empty = [name for name in list_names if name in row]
+        if empty:
+            raise RowError(f"no messages: {empty[0]} is null")
         keys = ", ".join(str(key)[:40] for key in list(row)[:8]) or "none"
         raise RowError(f"neither messages nor conversations: keys found are {keys}")
-    turns = row[names[0]]
-    if not isinstance(turns, list):
-        raise RowError(f"messages are not a list: {names[0]} is {_kind(turns)}")
+    turns = _as_list(row[names[0]], names[0])
     if not turns:
         raise RowError(f"no messages: {names[0]} is empty")
-    both = len(names) > 1 and row[names[1]] != turns
+    both = len(names) > 1 and row[names[1]] != row[names[0]]
     return turns, ["messages and conversations differ; messages was used"] if both else []
+
+
+def _as_list(value: Any, name: str) -> list[Any]:
+    """The turns: a list, JSON text of one, or lists side by side as `datasets` keeps a sequence of dicts."""
+    if isinstance(value, str):
+        try:
+            value = _parse_json(value, f"{name} is a string: ")
+        except RowError as error:
+            if str(error).startswith("lone surrogate"):
+                raise
+            raise RowError(
+                f"messages are not a list: {name} is a string that is no JSON; "
+                "write a list of turns with role and content"
+            ) from None
+    if isinstance(value, dict) and value.keys() & {"role", "from"}:
+        columns = [column for column in value.values() if isinstance(column, list)]
+        if len(columns) == len(value) and len({len(column) for column in columns}) == 1:
+            return [dict(zip(value, turn, strict=True)) for turn in zip(*columns, strict=True)]
+    if not isinstance(value, list):
+        raise RowError(f"messages are not a list: {name} is {_kind(value)}")
+    return value
 
 
 def _normalize_message(turn: Any, where: str) -> dict[str, Any]:
     if not isinstance(turn, dict):
         raise RowError(f"message is not an object: {where} is {_kind(turn)}")
-    speaker = turn.get("role", turn.get("from"))
+    speaker = _first_given(turn, "role", "from")
     if not isinstance(speaker, str):
         raise RowError(f"no role: {where}")
     role = roles.get(speaker.strip().lower())
@@ -184,13 +212,37 @@ def _normalize_message(turn: Any, where: str) -> dict[str, Any]:
     for key, kind in passed_on.items():
         if isinstance(turn.get(key), kind) and turn[key]:
             message[key] = turn[key]
-    content = turn.get("content", turn.get("value"))
+    if "tool_calls" in message:
+        message["tool_calls"] = _normalize_calls(message["tool_calls"], where)
+    content = _first_given(turn, "content", "value")
     if content is None and "tool_calls" in message:
         content = ""
     message["content"] = _text_of(content, where)
-    if role == "assistant" and not message["content"].strip() and "tool_calls" not in message:
-        raise RowError(f"empty answer: {where}")
+    if role == "assistant":
+        _check_answer(message, where)
     return message
+
+
+def _first_given(turn: Mapping[str, Any], *names: str) -> Any:
+    return next((turn[name] for name in names if turn.get(name) is not None), None)
+
+
+def _normalize_calls(calls: list[Any], where: str) -> list[dict[str, Any]]:
+    try:
+        return normalize_calls(calls, partial(_parse_json, where=f"arguments in {where}: "))
+    except RowError:
+        raise
+    except ValueError as error:
+        raise RowError(f"tool call not understood: {where}: {error}") from None
+
+
+def _check_answer(message: Mapping[str, Any], where: str) -> None:
+    content = message["content"].strip()
+    if not content and "tool_calls" not in message:
+        raise RowError(f"empty answer: {where}")
+    if content.startswith(think_start) and think_end not in content:
+        # Cut off while thinking: an end of turn would be trained where the target never writes one.
+        raise RowError(f"unclosed thinking: {where} begins with {think_start} and has no {think_end}")
 
 
 def _text_of(content: Any, where: str) -> str:
@@ -201,7 +253,7 @@ def _text_of(content: Any, where: str) -> str:
         raise RowError(f"no text: the content of {where} is {_kind(content)}")
     texts = []
     for part in content:
-        text = part.get("text") if isinstance(part, dict) and part.get("type", "text") == "text" else part
+        text = part.get("text") if isinstance(part, dict) and (part.get("type") or "text") == "text" else part
         if not isinstance(text, str):
             kind = repr(part.get("type", "no type"))[:40] if isinstance(part, dict) else _kind(part)
             raise RowError(f"not only text: {where} has a part of type {kind}")
@@ -220,4 +272,4 @@ def _check_order(message: Mapping[str, Any], previous: Mapping[str, Any], number
 
 def _kind(value: Any) -> str:
     names = {dict: "an object", list: "a list", str: "a string", bool: "true or false", type(None): "null"}
-    return names.get(type(value), "a number")
+    return names.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
