@@ -13,8 +13,9 @@ from typing import Any, Final
 from dflash.contract.errors import UsageError
 from profiler.run import Run
 
-# Knobs of the training signal that say how long a run goes on, not what a token costs.
-length_knobs: Final = ("run.epochs", "run.max_steps", "run.max_seconds", "run.resume")
+# Knobs of the training signal that say where a run begins and ends, not what a token costs.
+_resume_knobs: Final = ("run.resume", "run.resume_data", "run.resume_damaged")
+length_knobs: Final = ("run.epochs", "run.max_steps", "run.max_seconds", *_resume_knobs)
 _surroundings: Final = ("versions", "kernels", "git")
 _hardware: Final = ("cpu", "usable_cores", "memory_limit_bytes")
 _shown_differences = 12

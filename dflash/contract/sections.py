@@ -318,6 +318,18 @@ class RunConfig:
     )
     keep_checkpoints: int = knob(2, help="checkpoints kept, newest first", low=1, neutral=True)
     resume: str = knob("", help="checkpoint or run directory to go on from", neutral=False)
+    resume_data: str = knob(
+        "same",
+        help="when data, data.seed or window.tokens are not the checkpoint's: refuse; other: begin these data",
+        choices=("same", "other"),
+        neutral=False,
+    )
+    resume_damaged: str = knob(
+        "older",
+        help="when a run's newest checkpoint is damaged: go on from the newest that is whole, or refuse",
+        choices=("older", "refuse"),
+        neutral=False,
+    )
     deterministic: bool = knob(False, help="deterministic kernels only", neutral=True)
 
 
