@@ -11,6 +11,7 @@ Shapes: T context tokens, A blocks of b slots, Q = A*b queries, D head width. Kn
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -83,20 +84,42 @@ class SdpaView:
     @classmethod
     def of(cls, batch: Batch, layers: LayerKinds, device: torch.device) -> SdpaView:
         """The view of `batch` for these layers. Masks are made on `device`, once for all layers of a type."""
-        block_size = batch.labels.shape[1]
         counts = torch.bincount(batch.document_ids[batch.anchors], minlength=len(batch.lengths)).tolist()
         anchors = batch.positions[batch.anchors]
-        per_document = list(
-            zip(torch.split(anchors, counts), torch.split(upload(anchors, device), counts), strict=True)
-        )
+        return cls.over(anchors, counts, batch.lengths, batch.labels.shape[1], layers, device)
+
+    @classmethod
+    def over(
+        cls,
+        anchors: Tensor,
+        blocks: Sequence[int],
+        lengths: tuple[int, ...],
+        block_size: int,
+        layers: LayerKinds,
+        device: torch.device,
+        *,
+        sizes: Tensor | None = None,
+    ) -> SdpaView:
+        """The view of so many `blocks` in each document of these `lengths`.
+
+        anchors: [A] on the CPU, positions in their documents, ascending in each. sizes: [A] on the CPU, slots
+        that each block really has, the others being seen by none but themselves; without it all `block_size`.
+        """
+        if sizes is None:
+            sizes = torch.full_like(anchors, block_size)
+        counts = list(blocks)
+        parts = [torch.split(x, counts) for x in (anchors, upload(anchors, device), upload(sizes, device))]
+        per_document = list(zip(*parts, strict=True))
         calls = {
             kind: tuple(
-                _calls(here, there, block_size, layers.sliding_window if kind == sliding else None)
-                for here, there in per_document
+                _calls(
+                    here, there, there_sizes, block_size, layers.sliding_window if kind == sliding else None
+                )
+                for here, there, there_sizes in per_document
             )
             for kind in sorted(set(layers.layer_types))
         }
-        return cls(block_size, batch.lengths, tuple(counts), calls)
+        return cls(block_size, lengths, tuple(counts), calls)
 
     def attend(
         self,
@@ -150,27 +173,29 @@ def upload(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device)
 
 
-def _calls(here: Tensor, there: Tensor, block_size: int, window: int | None) -> tuple[Call, ...]:
+def _calls(
+    here: Tensor, there: Tensor, sizes: Tensor, block_size: int, window: int | None
+) -> tuple[Call, ...]:
     """The calls of one document. `here` and `there`: its anchor positions on the CPU and on the device."""
-    groups = zip(torch.split(here, blocks_per_call), torch.split(there, blocks_per_call), strict=True)
+    groups = zip(*(torch.split(x, blocks_per_call) for x in (here, there, sizes)), strict=True)
     found = []
-    for group, anchors in groups:
+    for group, anchors, real in groups:
         if group.numel() == 0:
             continue
         first, last = int(group[0]), int(group[-1])
         context = slice(0 if window is None else max(0, first - window + 1), last)
-        found.append(Call(len(group), context, _mask(anchors, block_size, context, window)))
+        found.append(Call(len(group), context, _mask(anchors, real, block_size, context, window)))
     return tuple(found)
 
 
-def _mask(anchors: Tensor, block_size: int, context: slice, window: int | None) -> Tensor:
+def _mask(anchors: Tensor, sizes: Tensor, block_size: int, context: slice, window: int | None) -> Tensor:
     place = anchors.device
     slot = torch.arange(block_size, device=place).repeat(len(anchors))
     block = torch.arange(len(anchors), device=place).repeat_interleave(block_size)
     position = anchors[block] + slot
     key = torch.arange(context.start, context.stop, device=place)
     sees_context = key < anchors[block][:, None]
-    sees_block = block[:, None] == block
+    sees_block = (block[:, None] == block) & ((slot < sizes[block]) | (slot[:, None] == slot))
     if window is not None:
         sees_context &= position[:, None] - key < window
         behind = slot[:, None] - slot

@@ -279,21 +279,24 @@ class Drafter(nn.Module):
         block_embeddings: Tensor,
         block_positions: Tensor,
         view: View,
+        runner: LayerRunner | None = None,
     ) -> Tensor:
         """Final block states, ready for the target's head.
 
         features [T, F*H] tapped states, ascending layers; context_positions [T]; block_embeddings [Q, H];
-        block_positions [Q]. Floating inputs in the drafter's dtype. Returns [Q, H].
+        block_positions [Q]. Floating inputs in the drafter's dtype. `runner` instead of its own. Returns
+        [Q, H].
         """
-        context = self.runner.fuse(self, view.pad_context(features))
+        runner = runner or self.runner
+        context = runner.fuse(self, view.pad_context(features))
         rotations = (
             _rotation(view.pad_context(context_positions), self.spec, self.dtype),
             _rotation(view.pad_blocks(block_positions), self.spec, self.dtype),
         )
         x = view.pad_blocks(block_embeddings)
         for layer in cast(Iterable[Layer], self.layers):
-            x = self.runner.run(layer, x, context, rotations, view)
-        return self.runner.close(self.norm, x)[: len(block_embeddings)]
+            x = runner.run(layer, x, context, rotations, view)
+        return runner.close(self.norm, x)[: len(block_embeddings)]
 
     def fuse(self, features: Tensor) -> Tensor:
         """The context that all layers read, [T, H], from tapped states [T, F*H]."""

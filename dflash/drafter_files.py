@@ -5,21 +5,19 @@ Knows nothing of optimizers, steps or of which checkpoint is newest.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from dflash.attention import sliding
 from dflash.contract.errors import CheckpointError
 from dflash.contract.rundir import write_json
 from dflash.drafter import Drafter, DrafterSpec
+from dflash.drafter_config import config_name, drafter_config, read_config, read_spec
 
-weights_name, config_name = "model.safetensors", "config.json"
+weights_name = "model.safetensors"
 
 
 def write_drafter(directory: Path, drafter: Drafter) -> None:
@@ -30,46 +28,26 @@ def write_drafter(directory: Path, drafter: Drafter) -> None:
     write_json(directory / config_name, drafter_config(drafter.spec, dtype))
 
 
-def drafter_config(spec: DrafterSpec, dtype: str) -> dict[str, Any]:
-    """config.json of a drafter, as z-lab's, SGLang's and vLLM's loaders read it."""
-    windowed = sliding in spec.layer_types
-    return {
-        "architectures": ["DFlashDraftModel"],
-        "model_type": "qwen3",
-        "hidden_size": spec.hidden,
-        "intermediate_size": spec.intermediate,
-        "num_hidden_layers": spec.layers,
-        "num_attention_heads": spec.heads,
-        "num_key_value_heads": spec.kv_heads,
-        "head_dim": spec.head_dim,
-        "hidden_act": "silu",
-        "rms_norm_eps": spec.rms_eps,
-        "attention_bias": False,
-        "attention_dropout": 0.0,
-        "max_position_embeddings": spec.max_positions,
-        "vocab_size": spec.vocab,
-        "initializer_range": 0.02,
-        "tie_word_embeddings": False,
-        "use_cache": True,
-        "dtype": dtype,
-        # Both: transformers 4 reads the first and would silently take 10000, transformers 5 reads the second.
-        "rope_theta": spec.rope_theta,
-        "rope_scaling": None,
-        "rope_parameters": {"rope_type": "default", "rope_theta": spec.rope_theta},
-        "layer_types": list(spec.layer_types),
-        # Unless use_sliding_window is true, transformers drops sliding_window.
-        "use_sliding_window": windowed,
-        "sliding_window": spec.sliding_window if windowed else None,
-        "max_window_layers": spec.layers,
-        "num_target_layers": spec.target_layers,
-        "block_size": spec.block_size,
-        "dflash_config": {"mask_token_id": spec.mask_token_id, "target_layer_ids": list(spec.taps)},
-    }
-
-
 def read_drafter(directory: Path, spec: DrafterSpec) -> dict[str, Tensor]:
     """The state dict of a drafter of that shape, as stored. Raises CheckpointError when it is not one."""
     _check_config(directory / config_name, spec)
+    return _read_tensors(directory, spec)
+
+
+def open_drafter(directory: Path) -> Drafter:
+    """The drafter that lies there, ours or a published one, on the CPU, in its dtype.
+
+    Raises CheckpointError.
+    """
+    spec = read_spec(directory / config_name)
+    tensors = _read_tensors(directory, spec)
+    with torch.device("meta"):
+        drafter = Drafter(spec)
+    drafter.load_state_dict(tensors, assign=True)
+    return drafter.to(drafter.dtype).requires_grad_(False).eval()
+
+
+def _read_tensors(directory: Path, spec: DrafterSpec) -> dict[str, Tensor]:
     path = directory / weights_name
     if not path.is_file():
         raise CheckpointError("the drafter weights are missing", where=str(path))
@@ -88,12 +66,7 @@ def read_drafter(directory: Path, spec: DrafterSpec) -> dict[str, Tensor]:
 
 def _check_config(path: Path, spec: DrafterSpec) -> None:
     """What tensor shapes do not show must agree too: a wrong window or tap trains and serves, but badly."""
-    try:
-        stored = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"the drafter's config.json cannot be read: {error}", where=str(path)) from None
-    if not isinstance(stored, dict):
-        raise CheckpointError("the drafter's config.json is not a JSON object", where=str(path))
+    stored = read_config(path)
     expected = drafter_config(spec, dtype="")
     for key in ("block_size", "dflash_config", "layer_types", "sliding_window", "rope_theta", "rms_norm_eps"):
         if stored.get(key) != expected[key]:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 from dflash.attention import full, sliding
 from dflash.contract.errors import CheckpointError
 from dflash.drafter import DrafterSpec, init_drafter
-from dflash.drafter_files import drafter_config, read_drafter, write_drafter
+from dflash.drafter_files import open_drafter, read_drafter, write_drafter
 
 golden = Path(__file__).parents[2] / "data" / "golden"
 
@@ -34,26 +34,6 @@ spec = DrafterSpec(
 mixed = dataclasses.replace(spec, layer_types=(sliding, sliding, full))
 
 
-def test_config_equals_the_one_published_loaders_read():
-    published = json.loads((golden / "handwritten_config.json").read_text())
-    assert drafter_config(spec, "float32") == published
-
-
-def test_sliding_layers_write_window_and_switch():
-    written = drafter_config(mixed, "bfloat16")
-    assert written["layer_types"] == [sliding, sliding, full]
-    assert (written["use_sliding_window"], written["sliding_window"]) == (True, 6)
-
-
-def test_transformers_reads_the_config_as_meant():
-    from transformers import Qwen3Config
-
-    read = Qwen3Config(**drafter_config(mixed, "float32"))
-    assert read.rope_parameters["rope_theta"] == 1_000_000.0
-    assert read.sliding_window == 6
-    assert read.layer_types == [sliding, sliding, full]
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_was_written_is_read_back_bit_for_bit(dtype, tmp_path):
     drafter = init_drafter(spec, 1).to(dtype)
@@ -69,6 +49,24 @@ def test_names_are_those_of_a_published_checkpoint(tmp_path):
     published = load_file(golden / "draft_weights.safetensors")
     written = load_file(tmp_path / "model.safetensors")
     assert {n: t.shape for n, t in written.items()} == {n: t.shape for n, t in published.items()}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_drafter_is_opened_from_its_files_alone(dtype, tmp_path):
+    drafter = init_drafter(mixed, 1).to(dtype)
+    write_drafter(tmp_path, drafter)
+    opened = open_drafter(tmp_path)
+    assert (opened.spec, opened.dtype) == (mixed, dtype)
+    assert all(torch.equal(opened.state_dict()[name], it) for name, it in drafter.state_dict().items())
+    assert not any(p.requires_grad for p in opened.parameters())
+
+
+def test_tensors_of_several_dtypes_come_to_one(tmp_path):
+    write_drafter(tmp_path, init_drafter(spec, 1).bfloat16())
+    path = tmp_path / "model.safetensors"
+    tensors = load_file(path)
+    save_file({**tensors, "norm.weight": tensors["norm.weight"].float()}, path)
+    assert {p.dtype for p in open_drafter(tmp_path).parameters()} == {torch.bfloat16}
 
 
 def damaged(tmp_path, change):
