@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from importlib import metadata
 
 import torch
@@ -12,10 +13,11 @@ from dflash.devices import wants_cuda
 from dflash.drafter_kernels import takes_tiles
 from dflash.packing import LayoutKind
 from dflash.target import Target
+from dflash.target_attention import flash_attn_version, varlen_obstacle
 from dflash.target_shapes import TargetSpec
 
 linear_attention = "flash-linear-attention"
-recurrent_packages = (linear_attention, "causal-conv1d")
+recurrent_packages = {linear_attention: "fla", "causal-conv1d": "causal_conv1d"}  # and their import names
 
 
 def describe_kernels(config: TrainConfig, target: Target, layout: LayoutKind) -> dict[str, str]:
@@ -36,13 +38,48 @@ def describe_kernels(config: TrainConfig, target: Target, layout: LayoutKind) ->
     return kernels
 
 
-def slow_kernels(spec: TargetSpec) -> list[str]:
-    """What costs this target much of its speed here, one sentence each."""
-    missing = [name for name in recurrent_packages if _version(name) is None] if spec.hybrid else []
+def slow_kernels(config: TrainConfig, target: Target) -> list[str]:
+    """What costs this target much of its speed here, one sentence each, with what to install."""
+    return [line for line in (_slow_recurrence(target.spec), _slow_attention(config, target)) if line]
+
+
+def _slow_recurrence(spec: TargetSpec) -> str | None:
+    missing = {name: lack for name in recurrent_packages if (lack := _lack(name))} if spec.hybrid else {}
     if not missing:
-        return []
-    lack = f"{' and '.join(missing)} not installed (pip install {' '.join(missing)})"
-    return [f"the target's recurrent layers run on reference PyTorch, several times slower: {lack}"]
+        return None
+    lacks = ", ".join(f"{name} {lack}" for name, lack in missing.items())
+    return (
+        "the target's recurrent layers run on reference PyTorch, several times slower: "
+        f"{lacks} (pip install {' '.join(missing)})"
+    )
+
+
+def _lack(package: str) -> str | None:
+    """Why transformers will not use an installed kernel package; None when it will."""
+    if _version(package) is None:
+        return "is not installed"
+    try:
+        importlib.import_module(recurrent_packages[package])
+    except Exception as error:  # noqa: BLE001 - transformers falls back on whatever its import raises
+        return f"is installed and cannot be imported ({type(error).__name__}: {str(error)[:200]})"
+    return None
+
+
+def _slow_attention(config: TrainConfig, target: Target) -> str | None:
+    """On CUDA a plain target that was free to choose should attend to documents by their lengths."""
+    choice = config.target.attention
+    if target.device.type != "cuda" or choice not in ("auto", "eager") or target.varlen:
+        return None
+    dtype = target.dtype
+    obstacle = varlen_obstacle(target.spec, dtype, "cuda")
+    if target.spec.hybrid or (obstacle is None and choice == "auto"):
+        return None
+    reason = obstacle or f"target.attention is {choice}"
+    package = (
+        "" if flash_attn_version() else " (pip install flash-attn, or a torch with torch.nn.attention.varlen)"
+    )
+    hint = package if obstacle and "installed" in obstacle else ""
+    return f"the target attends by {target.kernel} over padded or masked rows, slower: {reason}{hint}"
 
 
 def _drafter_attention(config: TrainConfig, spec: TargetSpec) -> str:

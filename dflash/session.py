@@ -162,7 +162,7 @@ class Session:
         for place in trainer.memory.lacking():
             say(f"warning: by the memory plan this run does not fit into {place}; see `dflash-train plan`")
         doubts = doubt_peer(devices, choice, self.config.devices)
-        for trouble in [*slow_kernels(trainer.targets[0].spec), *doubts]:
+        for trouble in [*slow_kernels(self.config, trainer.targets[0]), *doubts]:
             say(f"warning: {trouble}")
             trainer.probe.mark("warning", note=trouble)
         where = "logical devices, links emulated" if devices.emulated else "CUDA"

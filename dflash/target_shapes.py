@@ -9,27 +9,42 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dflash.contract.errors import ConfigError, nearest
-from dflash.contract.model_shapes import random_prefix, random_shapes
+from dflash.contract.model_shapes import hybrid_shapes, random_prefix, random_shapes
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig, Qwen3Config
+    from transformers import PretrainedConfig
 
 
-def random_config(shape: str) -> Qwen3Config:
-    """The Qwen3 configuration of a named shape. Raises ConfigError."""
-    from transformers import Qwen3Config
+def random_config(shape: str) -> PretrainedConfig:
+    """The configuration of a named shape: Qwen3's, or Qwen3.5's for hybrids. Raises ConfigError."""
+    from transformers import Qwen3_5TextConfig, Qwen3Config
 
+    if shape in hybrid_shapes:
+        return Qwen3_5TextConfig(
+            **hybrid_shapes[shape], rms_norm_eps=1e-6, rope_parameters=dict(_hybrid_rope)
+        )
     if shape not in random_shapes:
-        near = nearest(shape, random_shapes)
+        known = [*random_shapes, *hybrid_shapes]
+        near = nearest(shape, known)
         raise ConfigError(
             f"there is no shape called {shape!r}",
             where="target.model",
             found=random_prefix + shape,
-            expected="random: and one of " + ", ".join(random_shapes),
+            expected="random: and one of " + ", ".join(known),
             remedy=f"did you mean {random_prefix + near!r}?" if near else None,
         )
     rope = {"rope_type": "default", "rope_theta": 1_000_000.0}
     return Qwen3Config(**random_shapes[shape], rms_norm_eps=1e-6, rope_parameters=rope)
+
+
+# Positions of text, height and width (equal in text) turn a quarter of each head.
+_hybrid_rope = {
+    "rope_type": "default",
+    "rope_theta": 10_000_000.0,
+    "partial_rotary_factor": 0.25,
+    "mrope_interleaved": True,
+    "mrope_section": [2, 1, 1],
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

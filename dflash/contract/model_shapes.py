@@ -55,6 +55,25 @@ random_shapes: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 40960,
     },
 }
+# Qwen3.5's kind of layers: three of GatedDeltaNet, then one of gated attention with partial rotary positions.
+hybrid_shapes: dict[str, dict[str, Any]] = {
+    "tiny-hybrid": {
+        "hidden_size": 96,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "intermediate_size": 192,
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+        "vocab_size": embedded_vocab_size,
+        "initializer_range": 0.1,
+        "tie_word_embeddings": False,
+        "max_position_embeddings": 4096,
+    },
+}
 plain_types: Final = ("qwen3", "qwen2", "llama", "mistral")  # decoders whose weights the formula counts
 
 
@@ -107,7 +126,10 @@ class UnknownShape:
 def read_model_shape(model: str) -> ModelShape | UnknownShape:
     """The shape of `target.model`, from its name or its config.json."""
     if model.startswith(random_prefix):
-        named = random_shapes.get(model.removeprefix(random_prefix))
+        shape = model.removeprefix(random_prefix)
+        if shape in hybrid_shapes:
+            return UnknownShape(f"weights of recurrent layers are counted only once it is loaded ({model})")
+        named = random_shapes.get(shape)
         if named is None:
             return UnknownShape(f"there is no shape called {model!r}")
         return _shape({**named, "model_type": "qwen3"}, model)

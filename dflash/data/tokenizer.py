@@ -27,6 +27,7 @@ from dflash.contract.model_shapes import embedded_vocab_size
 from dflash.contract.sections import TargetConfig
 from dflash.data.chat_turns import Message, RenderedChat, Span, Template
 from dflash.data.embedded_text import embedded_conversations
+from dflash.model_source import find_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -181,8 +182,9 @@ def _calls(message: Message) -> str:
 def _open_pretrained(name: str, knob: str) -> ChatTokenizer:
     from transformers import AutoTokenizer
 
+    source = find_model(name, knob)
     try:
-        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(name)
+        found: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(source.place, **source.options)
     except (OSError, ValueError, TypeError, LookupError, ImportError, AttributeError) as error:
         raise ConfigError(
             f"the tokenizer cannot be opened: {str(error).strip().splitlines()[0]}",

@@ -32,27 +32,88 @@ def test_layers_that_were_to_be_compiled_and_are_not_say_why():
     assert describe(plain, compiled=[fine, broken])["target_layers"] == "as they stand: no gcc"
 
 
+def a_target(spec, **facts):
+    return SimpleNamespace(
+        spec=spec,
+        **{
+            "kernel": "sdpa",
+            "device": torch.device("cpu"),
+            "dtype": torch.bfloat16,
+            "varlen": False,
+            **facts,
+        },
+    )
+
+
+@pytest.fixture
+def installed(monkeypatch):
+    """Packages with their versions and what importing them raises; to be filled by the test."""
+    packages = {}
+
+    def find(name):
+        if name not in packages:
+            raise metadata.PackageNotFoundError(name)
+        return "1.0"
+
+    def load(name):
+        error = {
+            "fla": packages.get("flash-linear-attention"),
+            "causal_conv1d": packages.get("causal-conv1d"),
+        }[name]
+        if error is not None:
+            raise error
+
+    monkeypatch.setattr(kernels.metadata, "version", find)
+    monkeypatch.setattr(kernels.importlib, "import_module", load)
+    return packages
+
+
 @pytest.mark.parametrize(
-    ("installed", "missing"),
+    ("present", "missing"),
     [
         ((), "flash-linear-attention causal-conv1d"),
         (("flash-linear-attention",), "causal-conv1d"),
         (("flash-linear-attention", "causal-conv1d"), None),
     ],
 )
-def test_packages_that_a_hybrid_target_lacks_are_named(installed, missing, monkeypatch):
-    def find(name):
-        if name not in installed:
-            raise metadata.PackageNotFoundError(name)
-        return "1.0"
-
-    monkeypatch.setattr(kernels.metadata, "version", find)
-    assert slow_kernels(plain) == []
+def test_packages_that_a_hybrid_target_lacks_are_named(present, missing, installed):
+    installed.update(dict.fromkeys(present))
+    assert slow_kernels(config, a_target(plain)) == []
     if missing is None:
-        assert slow_kernels(hybrid) == []
+        assert slow_kernels(config, a_target(hybrid)) == []
     else:
-        (line,) = slow_kernels(hybrid)
+        (line,) = slow_kernels(config, a_target(hybrid))
         assert f"pip install {missing})" in line
+
+
+def test_a_kernel_package_that_cannot_be_imported_is_as_good_as_none_and_says_so(installed):
+    """Transformers falls back in silence on whatever its import raises."""
+    installed.update({"flash-linear-attention": OSError("undefined symbol: x"), "causal-conv1d": None})
+    (line,) = slow_kernels(config, a_target(hybrid))
+    assert "flash-linear-attention is installed and cannot be imported (OSError: undefined symbol: x)" in line
+
+
+@pytest.mark.parametrize(
+    ("choice", "obstacle", "told"),
+    [
+        (
+            "auto",
+            "neither flash-attn nor a torch with variable-length attention is installed",
+            "install flash-attn",
+        ),
+        ("auto", "its kernels do not take float32", "do not take float32"),
+        ("eager", None, "target.attention is eager"),
+        ("sdpa", None, None),
+        ("auto", None, None),
+    ],
+)
+def test_a_gpu_target_that_attends_slowly_says_why(choice, obstacle, told, monkeypatch):
+    monkeypatch.setattr(kernels, "varlen_obstacle", lambda *_facts: obstacle)
+    monkeypatch.setattr(kernels, "flash_attn_version", lambda: None)
+    chosen = load_config(None, [f"target.attention={choice}"])
+    lines = slow_kernels(chosen, a_target(plain, device=torch.device("cuda")))
+    assert [told in line for line in lines] == ([] if told is None else [True])
+    assert slow_kernels(chosen, a_target(plain)) == []  # a CPU has no such kernels
 
 
 def test_linear_attention_is_absent_for_plain_targets():

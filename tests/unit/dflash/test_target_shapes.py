@@ -39,6 +39,17 @@ def test_spec_says_what_the_config_says(shape):
     assert not spec.hybrid
 
 
+def test_a_hybrid_shape_has_both_kinds_of_layers_and_partial_rotary_positions():
+    config = random_config("tiny-hybrid")
+    spec = TargetSpec.of(config, "x")
+    assert spec.hybrid
+    assert spec.attention_kinds == ("full_attention", "linear_attention")
+    assert config.layer_types.count("linear_attention") == 6
+    assert spec.rope_theta == 10_000_000.0
+    rope = AutoModel.from_config(config).rotary_emb
+    assert 2 * len(rope.inv_freq) == spec.head_dim // 4
+
+
 def test_linear_attention_makes_a_target_hybrid():
     from transformers import Qwen3_5TextConfig
 

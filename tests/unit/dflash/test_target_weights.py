@@ -2,6 +2,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -116,6 +117,52 @@ def test_cut_off_weights_are_refused(qwen3_dir):
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ConfigError, match="cannot be loaded"):
         read(qwen3_dir)
+
+
+@pytest.fixture
+def shards(qwen3_dir):
+    model = AutoModelForCausalLM.from_pretrained(qwen3_dir)
+    (qwen3_dir / "model.safetensors").unlink()
+    model.save_pretrained(qwen3_dir, max_shard_size="20KB")
+    return sorted(qwen3_dir.glob("model-*.safetensors"))
+
+
+def test_sharded_weights_are_those_of_one_file(qwen3_dir, shards):
+    assert len(shards) > 2
+    torch.manual_seed(0)
+    whole = Qwen3ForCausalLM(Qwen3Config(**small, tie_word_embeddings=False))
+    weights = read(qwen3_dir)
+    assert torch.equal(weights.head, whole.lm_head.weight)
+    state = whole.model.state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in weights.body.state_dict().items())
+
+
+def test_a_missing_shard_is_told_by_name(qwen3_dir, shards):
+    shards[1].unlink()
+    with pytest.raises(ConfigError, match=shards[1].name):
+        read(qwen3_dir)
+
+
+def test_a_weight_that_no_shard_holds_is_refused_not_made_up(qwen3_dir, shards):
+    tensors = load_file(shards[-1])
+    lost = sorted(tensors)[0]
+    del tensors[lost]
+    save_file(tensors, shards[-1], {"format": "pt"})
+    with pytest.raises(ConfigError, match="lacks weights") as caught:
+        read(qwen3_dir)
+    assert lost in caught.value.found
+
+
+def test_seeded_hybrids_keep_states_through_documents():
+    """Vectors are as training would start from: no doubled norms, heads that forget at spread rates."""
+    body = read("random:tiny-hybrid").body
+    ids = torch.arange(120)[None] * 7 % 4096
+    other = ids.clone()
+    other[0, 0] += 1
+    with torch.no_grad():
+        before, after = (body(input_ids=x).last_hidden_state for x in (ids, other))
+    assert float(before.std()) < 2
+    assert float((before[0, -1] - after[0, -1]).norm() / before[0, -1].norm()) > 1e-3
 
 
 @pytest.mark.skipif(find_spec("flash_attn") is not None, reason="the kernel is installed here")
