@@ -120,3 +120,14 @@ def test_a_mask_dropped_by_the_kernel_is_found_out(loaded):
     # Rows that the kernel takes for one sequence each.
     blind._body.forward = lambda input_ids, **_: packed(input_ids=input_ids, use_cache=False)
     assert not keeps_apart(blind, "packed")
+
+
+def test_recurrent_states_that_run_on_into_the_next_document_are_found():
+    """A hybrid target is never packed; were it taken for a plain one, the probe would still find the leak."""
+    target = Target(load_target(config.replacing({"target.model": "random:tiny-hybrid"})), cpu)
+    assert choose_layout(config, target) == "padded"
+    with pytest.raises(ConfigError, match="see each other"):
+        choose_layout(wish("packed"), target)
+    target.spec = dataclasses.replace(target.spec, attention_kinds=("full_attention",))
+    assert not keeps_apart(target, "packed")
+    assert keeps_apart(Target(load_target(config), cpu), "packed")
