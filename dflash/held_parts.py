@@ -31,6 +31,7 @@ from dflash.replicas import Replica
 from dflash.stopwatch import Stopwatch
 from dflash.target import LoadedTarget, Target, load_target
 from dflash.target_shapes import TargetSpec
+from dflash.weight_sample import sample_weights
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,7 @@ class Roles:
     spec: TargetSpec
     taps: tuple[int, ...]
     each_bytes: int  # of a value of the hidden states
+    target_sample: str  # what its weights are known by
     targets: list[Target]
     replicas: list[Replica]
     first_weights: Mapping[str, Tensor] | None  # of the drafter, on the CPU; None: not kept
@@ -144,6 +146,7 @@ class HeldParts:
             spec=loaded.spec,
             taps=loaded.taps,
             each_bytes=loaded.embedding.element_size(),
+            target_sample=_sample(loaded),
             targets=targets,
             replicas=replicas,
             first_weights=_copied(replicas[0].drafter) if self.keep else None,
@@ -155,6 +158,12 @@ def release(devices: DeviceSet) -> None:
     gc.collect()
     if not devices.emulated:
         torch.cuda.empty_cache()
+
+
+def _sample(loaded: LoadedTarget) -> str:
+    """What the target's weights are known by; of the layers up to the last tap."""
+    ends = (("embedding", loaded.embedding), ("head", loaded.head))
+    return sample_weights([*loaded.body.named_parameters(), *ends])
 
 
 def _copied(drafter: Drafter) -> dict[str, Tensor]:

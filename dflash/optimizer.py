@@ -108,8 +108,12 @@ class Optimizer:
                 tensors[f"{key}.{name}"] = moments.get(key, torch.zeros_like(master))
         return tensors
 
-    def restore(self, tensors: dict[str, Tensor], steps_done: int) -> None:
-        """Go on from `state()` after `steps_done` steps. Raises CheckpointError when shapes differ."""
+    def restore(self, tensors: dict[str, Tensor], steps_done: int, *, updates: int | None = None) -> None:
+        """Go on from `state()` after `steps_done` steps. Raises CheckpointError when shapes differ.
+
+        `updates`: how many of them changed the weights, all when it is None.
+        """
+        made = float(steps_done if updates is None else updates)
         for name, master, parameter in zip(self._names, self._masters, self._parameters, strict=True):
             state = {key: tensors.get(f"{key}.{name}") for key in ("master", "exp_avg", "exp_avg_sq")}
             for key, tensor in state.items():
@@ -125,7 +129,7 @@ class Optimizer:
             parameter.data.copy_(master)
             device = master.device if master.is_cuda else torch.device("cpu")
             self._adamw.state[master] = {
-                "step": torch.tensor(float(steps_done), dtype=torch.float32, device=device),
+                "step": torch.tensor(made, dtype=torch.float32, device=device),
                 "exp_avg": saved["exp_avg"].clone(),
                 "exp_avg_sq": saved["exp_avg_sq"].clone(),
             }

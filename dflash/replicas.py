@@ -259,9 +259,9 @@ class ReplicaGroup:
         """Optimizer state by name (see Optimizer.state)."""
         return self.optimizer.state()
 
-    def restore(self, tensors: dict[str, Tensor], steps_done: int) -> None:
+    def restore(self, tensors: dict[str, Tensor], steps_done: int, *, updates: int) -> None:
         """Go on from a checkpoint: masters into every replica."""
-        self.optimizer.restore(tensors, steps_done)
+        self.optimizer.restore(tensors, steps_done, updates=updates)
         self._spread(self.leader.device.record())
         for replica in self.replicas:
             replica.settled.wait()

@@ -22,17 +22,20 @@ import torch
 
 from dflash.batch import Batch, WindowInfo
 from dflash.channel import Channel
-from dflash.checkpoint import find_checkpoint, identity, load_checkpoint, save_checkpoint
+from dflash.checkpoints.identity import identify
+from dflash.checkpoints.reading import FoundCheckpoint
+from dflash.checkpoints.resumption import Resumption, find_named, resume
+from dflash.checkpoints.saving import CheckpointWriter, name_devices
 from dflash.compilations import CompileWatch
 from dflash.compiling import guard_traces, warm_up
 from dflash.contract.config import TrainConfig
-from dflash.contract.errors import ConfigError, DFlashError
+from dflash.contract.errors import DFlashError
 from dflash.contract.events import Probe, silent
 from dflash.counters import Counters
 from dflash.data.documents import Documents
 from dflash.devices import DeviceSet, Moment
 from dflash.edge_check import check_edges
-from dflash.held_parts import HeldParts
+from dflash.held_parts import HeldParts, Roles
 from dflash.loss_health import LossHealth
 from dflash.memory_check import MemoryPlan, make_plan
 from dflash.packing import LayoutKind
@@ -45,7 +48,7 @@ from dflash.stopwatch import Stopwatch
 from dflash.target import Target
 from dflash.transport import Transport, open_transport
 from dflash.trimming import trim
-from dflash.window import WindowTurns, batches, steps_in_all
+from dflash.window import Course, WindowTurns, batches
 from dflash.window_books import WindowBooks
 from dflash.window_figures import WindowFigures
 from dflash.window_progress import WindowProgress
@@ -99,16 +102,26 @@ class Trainer:
     memory: MemoryPlan
     routes: tuple[Route, ...]  # of transport.path=auto; empty for other paths
     item_bytes: int  # of the states of a full batch
-    first_step: int
-    total_steps: int
-    checkpoints: Path | None
+    course: Course
+    resumption: Resumption | None
+    checkpoints: CheckpointWriter | None  # None: none are written
     probe: Probe
     counters: Counters
     prepared: Stopwatch  # what took how long before anything started
     window_done: Callable[[WindowInfo, WindowFigures], None] = lambda window, figures: None
-    _checkpoint: Path | None = field(init=False, default=None)
+    warned: Callable[[str], None] = lambda text: None
     _health: LossHealth = field(init=False, default_factory=LossHealth)
     _next_memory_s: float = field(init=False, default=0.0)
+
+    @property
+    def first_step(self) -> int:
+        """The optimizer step that this process begins with."""
+        return 0 if self.resumption is None else self.resumption.step
+
+    @property
+    def total_steps(self) -> int:
+        """The step that the run ends before."""
+        return self.course.total_steps
 
     def __post_init__(self) -> None:
         self.q_pre: Channel[Batch] = Channel("q_pre", self.config.pipeline.prefetch_depth)
@@ -122,7 +135,8 @@ class Trainer:
                 ways={(route.src, route.dst): route.path for route in self.routes},
                 item_bytes=self.item_bytes,
             )
-        self._saved_step = self.first_step
+        if self.checkpoints is not None:
+            self.checkpoints.warn = self._warn
         self.turns = WindowTurns(self.first_step)
         self.progress = WindowProgress(self.first_step)
         self.schedule = open_schedule(self.config.pipeline.schedule, len(self.targets))
@@ -156,8 +170,8 @@ class Trainer:
         finally:
             sys.setswitchinterval(interval_s)
         self._end(stages)
-        if self.config.run.checkpoint_every >= 0:
-            self._save()
+        if self.checkpoints is not None:
+            self.checkpoints.save(self.group, last=True)
         return self._result()
 
     def _supervise(self, stages: list[Stage], watch: Callable[[], None]) -> None:
@@ -188,7 +202,13 @@ class Trainer:
         self.books.settle()  # raises for a last step that failed after the run was told to stop
 
     def _stages(self) -> list[Stage]:
-        packed = batches(self.documents, self.config, layout=self.layout, start_step=self.first_step)
+        packed = batches(
+            self.documents,
+            self.config,
+            layout=self.layout,
+            start_step=self.first_step,
+            begins_at=self.course.begins_at,
+        )
         trimmed = map(trim, packed) if self.config.transport.trim else packed
         stream = map(self.group.leader.plan, trimmed)
         self._prefetch = Prefetch(stream, self.q_pre, self.state, self.probe)
@@ -227,10 +247,10 @@ class Trainer:
         end = self.group.complete(window, moments, probe)
         self.books.add(end, probe)
         every, done = self.config.run.checkpoint_every, window.step + 1
-        if every > 0 and done % every == 0:
+        if self.checkpoints is not None and every > 0 and done % every == 0:
             with probe.span("checkpoint", window=window.step):
                 self.books.settle()  # raises for a step that was not made
-                self._save()
+                self.checkpoints.save(self.group, last=False)
         if self.state.stop_reason is not None and done < self.total_steps:
             self.state.stop_now(self.state.stop_reason)
         self.progress.advance()
@@ -272,17 +292,9 @@ class Trainer:
             for name, value in device.memory_figures().items():
                 self.probe.gauge(name, value, device=device.name)
 
-    def _save(self) -> None:
-        done = self.group.optimizer.steps_done
-        if self.checkpoints is not None and done > self._saved_step:
-            self._saved_step = done
-            self._checkpoint = save_checkpoint(
-                self.checkpoints,
-                self.group,
-                identity(self.config, self.group.leader.drafter.spec, self.documents),
-                steps_done=done,
-                keep=self.config.run.keep_checkpoints,
-            )
+    def _warn(self, text: str) -> None:
+        self.probe.mark("warning", note=text)
+        self.warned(text)
 
     def _join(self, stages: list[Stage]) -> None:
         grace_s = stop_grace_s if self.state.first_error is None else join_grace_s
@@ -323,7 +335,7 @@ class Trainer:
             batches_trained=self.counters.batches,
             batches_dropped=self._prefetch.batches_made - self.counters.batches,
             stop_reason=self.state.stop_reason if ended_early else None,
-            checkpoint=self._checkpoint,
+            checkpoint=None if self.checkpoints is None else self.checkpoints.newest,
             weights={name: tensor.detach().cpu().clone() for name, tensor in weights.items()},
         )
 
@@ -354,6 +366,8 @@ def prepare(
         check_edges(devices, config.transport_choice)
         routes = find_routes(devices, config.transport_choice, config.devices)
     _set_up_torch(config, devices)
+    with taken.part("checkpoint"):
+        found = find_named(config)
     with probe.span("load"):
         with taken.part("data"):
             documents = parts.documents
@@ -364,11 +378,12 @@ def prepare(
             if config.devices.memory_plan == "refuse":
                 memory.check()
         roles = parts.take_roles(config, taken)
-    total_steps = steps_in_all(documents.lengths, config)
     with taken.part("drafters"):
+        course, resumption, checkpoints = _find_place(config, parts, roles, documents, found, run_path)
         ways = {(route.src, route.dst): route.path for route in routes}
-        group = ReplicaGroup(roles.replicas, config, total_steps, ways)
-        first_step = _resume(config, group, documents, total_steps)
+        group = ReplicaGroup(roles.replicas, config, course.total_steps, ways)
+        if resumption is not None:
+            resumption.restore(group, course)
     with taken.part("leak probe"):
         layout = parts.layout(config)
     if not parts.is_warm(config, layout):
@@ -385,13 +400,48 @@ def prepare(
         memory=memory,
         routes=routes,
         item_bytes=_tokens_at_once(config, documents) * token_bytes,
-        first_step=first_step,
-        total_steps=total_steps,
-        checkpoints=None if run_path is None else run_path / "checkpoints",
+        course=course,
+        resumption=resumption,
+        checkpoints=checkpoints,
         probe=probe,
-        counters=Counters(total_steps=total_steps, first_step=first_step),
+        counters=Counters(
+            total_steps=course.total_steps, first_step=0 if resumption is None else resumption.step
+        ),
         prepared=taken,
     )
+
+
+def _find_place(
+    config: TrainConfig,
+    parts: HeldParts,
+    roles: Roles,
+    documents: Documents,
+    found: FoundCheckpoint | None,
+    run_path: Path | None,
+) -> tuple[Course, Resumption | None, CheckpointWriter | None]:
+    """The steps of the run, how it goes on from `found`, and what writes its checkpoints, if any."""
+    writes = run_path is not None and config.run.checkpoint_every >= 0
+    if found is None and not writes:
+        return Course.of(documents.lengths, config), None, None
+    spec, kinds = roles.replicas[0].drafter.spec, name_devices(parts.devices)
+    identity = identify(config, spec, documents, parts.tokenizer, roles.target_sample)
+    resumption = None if found is None else resume(found, identity, config, kinds)
+    begins_at = 0 if resumption is None else resumption.position.data_begins_at
+    course = Course.of(documents.lengths, config, begins_at)
+    if run_path is None or not writes:
+        return course, resumption, None
+    writer = CheckpointWriter(
+        directory=run_path / "checkpoints",
+        config=config,
+        identity=identity,
+        course=course,
+        devices=kinds,
+        saved_step=0 if resumption is None else resumption.step,
+    )
+    writer.clean()
+    if resumption is not None:
+        resumption.clear_way(writer.directory)
+    return course, resumption, writer
 
 
 def _set_up_torch(config: TrainConfig, devices: DeviceSet) -> None:
@@ -418,21 +468,3 @@ def _warm_up(stream: Iterator[Batch], devices: DeviceSet, targets: list[Target],
     if calls:
         first = islice(stream, warm_up_batches)
         warm_up((device, partial(call, batch)) for batch in first for device, call in calls)
-
-
-def _resume(config: TrainConfig, group: ReplicaGroup, documents: Documents, total_steps: int) -> int:
-    if not config.run.resume:
-        return 0
-    spec = group.leader.drafter.spec
-    ours = identity(config, spec, documents)
-    checkpoint = load_checkpoint(find_checkpoint(config.run.resume), ours, spec)
-    if checkpoint.steps_done >= total_steps:
-        raise ConfigError(
-            "nothing is left to train",
-            where=str(checkpoint.path),
-            found=f"{checkpoint.steps_done} steps done",
-            expected=f"fewer than the {total_steps} steps of this configuration",
-            remedy="raise run.epochs or run.max_steps",
-        )
-    group.restore(checkpoint.optimizer, checkpoint.steps_done)
-    return checkpoint.steps_done

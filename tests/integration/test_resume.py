@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import torch
 
-from dflash.checkpoint import find_checkpoint
+from dflash.checkpoints.reading import find_checkpoint
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import CheckpointError, ConfigError, DFlashError
+from dflash.replicas import ReplicaGroup
 from dflash.trainer import Trainer, TrainResult, prepare
 from dflash.window_end import WindowEnd
 from tests.small_training import on_logical_devices
@@ -217,19 +218,22 @@ def test_a_checkpoint_waits_for_the_step_that_it_keeps(
 ) -> None:
     trainer = prepare(configure("run.max_steps=3"), run_path=tmp_path)
     told_when_saved = []
-    complete, save = trainer.group.complete, trainer._save
+    complete, writer = trainer.group.complete, trainer.checkpoints
 
     def complete_later(*arguments: Any) -> WindowEnd:
         end = complete(*arguments)
         end.moment = SoonMoment()
         return end
 
-    def note_and_save() -> None:
+    assert writer is not None
+    save = writer.save
+
+    def note_and_save(group: ReplicaGroup, *, last: bool) -> None:
         told_when_saved.append(trainer.counters.steps)
-        save()
+        save(group, last=last)
 
     monkeypatch.setattr(trainer.group, "complete", complete_later)
-    monkeypatch.setattr(trainer, "_save", note_and_save)
+    monkeypatch.setattr(writer, "save", note_and_save)
     result = trainer.run()
     assert told_when_saved == [1, 2, 3, 3]
     assert len(result.losses) == 3
