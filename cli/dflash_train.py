@@ -1,4 +1,4 @@
-"""`dflash-train`: train a drafter, or see what the data would give and what memory a run would need.
+"""`dflash-train`: train a drafter, export it, or see what data would give and what memory a run would need.
 
 Checks the request without torch, so that a mistake is told at once; then the process becomes the trainer.
 """
@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from cli import export_command
 from cli.child import become_trainer, hand_over
 from cli.console import Program, show
 from cli.install_check import check_install
@@ -105,6 +106,9 @@ def plan(
     check_install()
     config = configure(config_file, settings, {"data.path": data})
     become_trainer(["plan", hand_over(config.to_toml()), *(["--json"] if as_json else [])])
+
+
+program.app.command("export")(export_command.export_drafter)
 
 
 def open_run_directory(wanted: Path | None, config: TrainConfig) -> Path:

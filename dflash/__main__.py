@@ -17,7 +17,14 @@ from pathlib import Path
 
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import DFlashError, UsageError
-from dflash.contract.rundir import RunDir, create_run, environment_variable, new_run_path, write_text
+from dflash.contract.rundir import (
+    RunDir,
+    create_run,
+    environment_variable,
+    new_run_path,
+    printable,
+    write_text,
+)
 from dflash.contract.steps import StepRange
 from dflash.contract.streams import write_line
 
@@ -30,6 +37,9 @@ def main(argv: list[str] | None = None) -> int:
     except DFlashError as error:
         write_line(sys.stderr, error.render())
         return error.exit_code
+    except KeyboardInterrupt:  # of what has no run directory to close
+        write_line(sys.stderr, "interrupted")
+        return 130
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -49,6 +59,10 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument("config", type=Path)
     plan = commands.add_parser("plan", help="what the run would hold in memory")
     plan.add_argument("config", type=Path)
+    export = commands.add_parser("export", help="a checkpoint's drafter for inference engines")
+    export.add_argument("source", help="run or checkpoint")
+    export.add_argument("--to", type=Path, required=True)
+    export.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
     links = commands.add_parser("links", help="speed and correctness of copies, as JSON")
     links.add_argument("config", type=Path)
     links.add_argument("--mb", type=int, required=True, help="size of a copy, 10^6 bytes")
@@ -56,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
     links.add_argument("--seconds", type=float, default=inf, help="start no further way after so long")
     commands.add_parser("ceilings", help="what every GPU can do at best, as JSON")
     commands.add_parser("gpus", help="what torch sees, as JSON")
-    for command in (run, check, plan):
+    for command in (run, check, plan, export):
         command.add_argument("--json", action="store_true", help="one JSON document on stdout")
     return parser
 
@@ -135,6 +149,18 @@ def _plan(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _export(arguments: argparse.Namespace) -> int:
+    from dflash.export import describe, export_drafter
+    from dflash.session import print_document
+
+    document = export_drafter(arguments.source, arguments.to, arguments.dtype)
+    if arguments.json:
+        print_document(document)
+    else:
+        write_line(sys.stdout, printable(describe(document)))
+    return 0
+
+
 def _links(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
     from dflash.link_probe import measure_links
@@ -164,6 +190,7 @@ _commands: dict[str, Callable[[argparse.Namespace], int]] = {
     "serve": _serve,
     "check-data": _check_data,
     "plan": _plan,
+    "export": _export,
     "links": _links,
     "ceilings": _ceilings,
     "gpus": _gpus,
