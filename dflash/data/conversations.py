@@ -81,13 +81,17 @@ def read_conversations(path: Path) -> Iterator[Conversation | RefusedRow]:
     return map(normalize, read_raw(path))
 
 
-def normalize(raw: RawRow) -> Conversation | RefusedRow:
-    """What a row says, in one form. Needs nothing but the row: any process may do it."""
+def normalize(raw: RawRow, *, prompts: bool = False) -> Conversation | RefusedRow:
+    """What a row says, in one form. Needs nothing but the row: any process may do it.
+
+    `prompts`: its answers are to be written anew. Those it has may be anything and come out empty, and it may
+    end with a user's turn.
+    """
     row_id: str | None = None
     try:
         row = _parse(raw)
         row_id = _id_of(row)
-        messages, warnings = normalize_row(row)
+        messages, warnings = normalize_row(row, prompts=prompts)
         tools = _find_tools(row)
     except RowError as error:
         return RefusedRow(file=raw.file, line=raw.line, id=row_id, reason=str(error))
@@ -139,19 +143,42 @@ def _id_of(row: Mapping[str, Any]) -> str | None:
     return None if value is None else str(value)[:100]
 
 
-def normalize_row(row: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[str]]:
-    """The messages of a row and warnings about how they were read. Raises RowError."""
+def normalize_row(row: Mapping[str, Any], *, prompts: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
+    """The messages of a row and how they were read, in warnings. `prompts`: see `normalize`. Raises RowError."""
     turns, warnings = _find_list(row)
+    if prompts:
+        turns = [_without_answer(turn) for turn in turns]
     messages = [_normalize_message(turn, f"message {i}") for i, turn in enumerate(turns, start=1)]
     previous: dict[str, Any] = {"role": ""}
     for i, message in enumerate(messages, start=1):
         _check_order(message, previous, i)
         previous = message
+    if prompts:
+        return _only_prompts(messages), warnings
     answered = [i for i, message in enumerate(messages, start=1) if message["role"] == "assistant"]
     if not answered:
         raise RowError("no supervised token: no answer by an assistant")
     # What comes after the last answer is never learnt from.
     return messages[: answered[-1]], warnings
+
+
+def _without_answer(turn: Any) -> Any:
+    """The turn, or one that says nothing in place of an assistant's."""
+    speaker = _first_given(turn, "role", "from") if isinstance(turn, dict) else None
+    if isinstance(speaker, str) and roles.get(speaker.strip().lower()) == "assistant":
+        return {"role": "assistant", "content": "-"}
+    return turn
+
+
+def _only_prompts(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The messages with empty answers, one after each user's turn. Raises RowError."""
+    if not any(message["role"] == "user" for message in messages):
+        raise RowError("no prompt: no turn by a user")
+    asked = [message for message in messages if message["role"] != "assistant"]
+    nothing = {"role": "assistant", "content": ""}
+    return [
+        turn for message in asked for turn in ([message, nothing] if message["role"] == "user" else [message])
+    ]
 
 
 def _find_tools(row: Mapping[str, Any]) -> tuple[dict[str, Any], ...]:

@@ -3,7 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from dflash.data.conversations import Conversation, RefusedRow, read_conversations
+from dflash.data.conversations import Conversation, RefusedRow, normalize, read_conversations
+from dflash.data.sources import RawRow
 
 cases = Path(__file__).parents[3] / "data/cases/data"
 
@@ -156,3 +157,31 @@ def test_what_templates_read_is_passed_on_and_the_rest_is_not(tmp_path):
 def test_tool_results_that_nobody_asked_for_are_refused(tmp_path):
     turns = [{"role": r, "content": r} for r in ("user", "assistant", "tool", "assistant")]
     assert "called none" in read_row(tmp_path, {"messages": turns}).reason
+
+
+def prompts_of(*turns: dict[str, object]) -> Conversation | RefusedRow:
+    payload = json.dumps({"messages": turns}).encode()
+    return normalize(RawRow(file="f", line=1, payload=payload), prompts=True)
+
+
+def test_prompts_keep_what_users_say_and_leave_every_answer_open():
+    system, first, second = (
+        {"role": r, "content": c} for r, c in (("system", "s"), ("user", "a"), ("user", "b"))
+    )
+    old = {"role": "gpt", "content": None, "tool_calls": [{}]}  # whatever it is: it is not read
+    open_answer = {"role": "assistant", "content": ""}
+    assert prompts_of(first).messages == (first, open_answer)
+    assert prompts_of(system, first, old, second).messages == (
+        system,
+        first,
+        open_answer,
+        second,
+        open_answer,
+    )
+
+
+def test_prompts_that_cannot_be_answered_anew_are_refused():
+    user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
+    assert prompts_of({"role": "system", "content": "s"}).reason.startswith("no prompt")
+    assert prompts_of(answer, user).reason.startswith("roles out of turn")
+    assert "called none" in prompts_of(user, answer, {"role": "tool", "content": "1"}).reason
