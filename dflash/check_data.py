@@ -13,7 +13,8 @@ import numpy as np
 from dflash.anchors import anchor_candidates
 from dflash.contract.config import TrainConfig
 from dflash.contract.rundir import printable
-from dflash.data.documents import Document, Documents, embedded_name, load_documents
+from dflash.data.documents import Document, Documents
+from dflash.data.loading import embedded_name, load_documents
 from dflash.data.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.packing import LayoutKind, lay_out, pack
 from dflash.window import plan_windows, steps_in_all
@@ -24,7 +25,7 @@ sample_tokens = 400
 
 def check_data(config: TrainConfig) -> dict[str, Any]:
     """The document described in docs/data.md, ready for JSON. Raises DataError and ConfigError."""
-    tokenizer = open_tokenizer(config.target)
+    tokenizer = open_tokenizer(config.target, config.data)
     documents = load_documents(config, tokenizer)
     books, lengths = documents.books, documents.lengths
     return {

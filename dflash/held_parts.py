@@ -20,7 +20,8 @@ from dflash.contract.config import TrainConfig
 from dflash.contract.errors import UsageError
 from dflash.contract.held_knobs import held_values, name_changes
 from dflash.contract.memory_plan import host
-from dflash.data.documents import Documents, load_documents
+from dflash.data.documents import Documents
+from dflash.data.loading import load_documents
 from dflash.data.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.devices import DeviceSet, open_devices
 from dflash.drafter import Drafter, DrafterSpec, init_drafter
@@ -64,7 +65,7 @@ class HeldParts:
 
     @cached_property
     def tokenizer(self) -> ChatTokenizer:
-        return open_tokenizer(self.config.target)
+        return open_tokenizer(self.config.target, self.config.data)
 
     @cached_property
     def documents(self) -> Documents:

@@ -15,7 +15,6 @@ import numpy as np
 import psutil
 import torch
 
-from dflash.anchors import anchor_candidates
 from dflash.contract.activations import BatchShape, DrafterShape, TargetShape
 from dflash.contract.cgroup import MemoryCgroup
 from dflash.contract.config import TrainConfig
@@ -23,7 +22,8 @@ from dflash.contract.errors import DeviceError
 from dflash.contract.memory_plan import Facts, Ledger, Line, find_remedy, host, plan_memory
 from dflash.contract.sections import TransportChoice
 from dflash.contract.taps import resolve_taps
-from dflash.data.documents import Documents, load_documents
+from dflash.data.documents import Documents
+from dflash.data.loading import load_documents
 from dflash.data.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.devices import Device, DeviceSet, open_devices, resolve_dtype
 from dflash.drafter import DrafterSpec
@@ -120,7 +120,7 @@ def _entries(lines: Sequence[Line], indent: str) -> list[str]:
 
 def plan_run(config: TrainConfig) -> MemoryPlan:
     """The plan of a run that nobody has prepared. Raises UsageErrors as `prepare` would."""
-    tokenizer, devices = open_tokenizer(config.target), open_devices(config)
+    tokenizer, devices = open_tokenizer(config.target, config.data), open_devices(config)
     routes = find_routes(devices, config.transport_choice, config.devices)
     return make_plan(config, devices, load_documents(config, tokenizer), tokenizer, routes)
 
@@ -206,8 +206,8 @@ def _largest_batch(documents: Documents, config: TrainConfig, kind: LayoutKind) 
     The documents are those of one batch, the rows perhaps those of another.
     """
     limit, block = config.objective.anchors_per_document, config.drafter.block_size
-    counts = [min(limit, len(anchor_candidates(item.loss_mask))) for item in documents.items]
-    lengths, anchors, several = documents.lengths, np.array(counts, np.int64), False
+    anchors = np.minimum(documents.columns.candidates, limit)
+    lengths, several = documents.lengths, False
     windows = plan_windows(lengths, config.window.tokens, seed=config.data.seed, epoch=0)
     batches = []
     for members in windows[: config.run.max_steps or windows_looked_at]:

@@ -6,7 +6,7 @@ of devices or time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
@@ -87,7 +87,7 @@ def _number(model: Any, name: str) -> int:
 
 
 def shape_data(
-    items: tuple[Document, ...], *, limit: int, block_size: int, target_window: int, drafter_window: int
+    items: Sequence[Document], *, limit: int, block_size: int, target_window: int, drafter_window: int
 ) -> DataShape:
     """Sums over the documents, at most `most_documents` of them. `target_window` 0: none is used."""
     chosen = items[:: max(-(-len(items) // most_documents), 1)]

@@ -11,7 +11,6 @@ import dataclasses
 import numpy as np
 from numpy.typing import NDArray
 
-from dflash.anchors import anchor_candidates
 from dflash.contract.config import TrainConfig
 from dflash.contract.sections import WindowConfig
 from dflash.data.documents import Document, Documents
@@ -39,7 +38,7 @@ def make_worst(config: TrainConfig, documents: Documents) -> tuple[TrainConfig, 
     places_in_file = np.argsort(np.argsort(keys, kind="stable"), kind="stable")
     return (
         dataclasses.replace(config, window=WindowConfig(tokens=count * batch_tokens)),
-        dataclasses.replace(documents, items=tuple(made[place] for place in places_in_file)),
+        Documents(tuple(made[place] for place in places_in_file), documents.books),
     )
 
 
@@ -59,8 +58,7 @@ def _longest(config: TrainConfig) -> Sizes:
 
 def _densest(config: TrainConfig, documents: Documents) -> Sizes:
     """The documents of the largest batch that the data set makes."""
-    places = np.array([len(anchor_candidates(item.loss_mask)) for item in documents.items], np.int64)
-    lengths = documents.lengths
+    places, lengths = documents.columns.candidates, documents.lengths
     windows = plan_windows(lengths, config.window.tokens, seed=config.data.seed, epoch=0)
     best: Sizes = []
     for members in windows[:windows_looked_at]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shutil
 import signal
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,11 @@ from hypothesis import settings
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+# Tokens are kept for one session of tests, and nowhere else.
+_cache = tempfile.mkdtemp(prefix="dflash-tests-")
+os.environ["XDG_CACHE_HOME"] = _cache
+atexit.register(shutil.rmtree, _cache, ignore_errors=True)
 
 # A job that a shell starts in the background ignores Ctrl-C, and so would all that tests start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

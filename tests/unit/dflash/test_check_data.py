@@ -30,7 +30,7 @@ def test_the_document_is_json_and_its_counts_agree():
 
 @pytest.mark.parametrize("layout", ["flat", "packed", "padded"])
 def test_fill_is_that_of_the_batches_of_the_run(layout):
-    from dflash.data.documents import load_documents
+    from dflash.data.loading import load_documents
     from dflash.data.tokenizer import open_tokenizer
 
     config = configure().replacing({"run.epochs": 1})

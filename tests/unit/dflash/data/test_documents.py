@@ -9,7 +9,8 @@ from tokenizers import Tokenizer
 from dflash.anchors import anchor_candidates
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import DataError
-from dflash.data.documents import Document, Documents, load_documents
+from dflash.data.documents import Document, Documents
+from dflash.data.loading import load_documents
 from dflash.data.tokenizer import ChatTokenizer, SpecialIds, open_embedded_tokenizer
 
 cases = Path(__file__).parents[3] / "data/cases/data"
@@ -169,7 +170,7 @@ def test_a_file_of_bad_rows_only_says_zero_usable(tokenizer, tmp_path):
     path.write_text("\n".join(lines[1:-1]))
     with pytest.raises(DataError, match="0 usable of 13 rows") as caught:
         load(tokenizer, path)
-    assert "3 × neither messages nor conversations" in caught.value.found
+    assert "3 × not an object" in caught.value.found
 
 
 def identity_of(*documents):
