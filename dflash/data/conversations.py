@@ -144,7 +144,7 @@ def _id_of(row: Mapping[str, Any]) -> str | None:
 
 
 def normalize_row(row: Mapping[str, Any], *, prompts: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
-    """The messages of a row and how they were read, in warnings. `prompts`: see `normalize`. Raises RowError."""
+    """The messages of a row, and warnings about it. `prompts`: see `normalize`. Raises RowError."""
     turns, warnings = _find_list(row)
     if prompts:
         turns = [_without_answer(turn) for turn in turns]
