@@ -15,7 +15,7 @@ from cli import export_command
 from cli.child import become_trainer, hand_over
 from cli.console import Program, show
 from cli.install_check import check_install
-from cli.options import AsJson, ConfigFile, DataFile, Settings, configure
+from cli.options import AsJson, ConfigFile, DataFile, Settings, configure, find_settings
 from dflash.contract.config import TrainConfig, all_knobs
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.rundir import RunDir, create_run, environment_variable, new_run_path, write_text
@@ -41,6 +41,14 @@ def run(
     max_steps: Annotated[
         int | None, typer.Option(help="Stop after this many optimizer steps in all (run.max_steps).")
     ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="PATH",
+            help="Go on from a run, or from one of its checkpoints (run.resume). Without CONFIG: with the "
+            "configuration of that run.",
+        ),
+    ] = None,
     trace: Annotated[
         str | None,
         typer.Option(
@@ -65,7 +73,8 @@ def run(
     Without CONFIG: the embedded default, which two CPU cores can carry.
     """
     check_install()
-    config = configure(config_file, settings, {"data.path": data, "run.max_steps": max_steps})
+    options = {"data.path": data, "run.max_steps": max_steps, "run.resume": resume and str(resume)}
+    config = configure(config_file or find_settings(resume), settings, options)
     traced = [] if trace is None else ["--trace", str(StepRange.parse(trace))]
     directory = open_run_directory(run_dir, config)
     planted = [] if inject is None else ["--inject", inject]

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from dflash.contract.config import TrainConfig, all_knobs, load_config
-from dflash.contract.errors import DataError
+from dflash.contract.errors import CheckpointError, DataError
 from dflash.contract.knobs import find_knob
+from dflash.contract.rundir import RunDir
 
 ConfigFile = Annotated[
     Path | None,
@@ -42,6 +43,20 @@ def configure(path: Path | None, assignments: list[str] | None, options: Mapping
     config = config.replacing(changes)
     _check_there(config.data.path)
     return config
+
+
+def find_settings(resumed: Path | None) -> Path | None:
+    """The configuration of the run that a checkpoint, or what holds some, is of; None: it lies alone.
+
+    Raises CheckpointError for a path that is not there.
+    """
+    if resumed is None:
+        return None
+    if not resumed.exists():
+        raise CheckpointError("no checkpoint to resume from", where=str(resumed), found="no such path")
+    around = [resumed, *resumed.absolute().parents[:2]]  # RUN, RUN/checkpoints or RUN/checkpoints/step-N
+    runs = [RunDir(path) for path in around]
+    return next((run.config_path for run in runs if run.config_path.is_file()), None)
 
 
 def _check_there(data_path: str) -> None:

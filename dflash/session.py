@@ -96,6 +96,7 @@ class Session:
                 self.config, run_path=self.run.path, probe=Probe(tap, probe.stage) if self.trace else probe
             )
             self.announce(trainer)
+            trainer.warned = lambda text: say(f"warning: {text}")
             with self._traced(trainer, tap):
                 self.interruption.trainer = trainer
                 result = trainer.run(lambda: self._watch(trainer))
@@ -154,6 +155,7 @@ class Session:
             memory_plan=trainer.memory.to_json(),
             operations=count_work(trainer).to_json(),
             transport_edges=[route.to_json() for route in trainer.routes] or None,
+            resumed=None if trainer.resumption is None else trainer.resumption.to_json(),
             prepared_s={name: round(seconds, 3) for name, seconds in trainer.prepared.seconds.items()},
         )
         say(f"prepared in {trainer.prepared.describe()}")
@@ -171,8 +173,17 @@ class Session:
         say(
             f"split {self.config.split} on {where}; transport {choice}; "
             f"{len(trainer.documents.lengths)} documents, {trainer.total_steps} steps"
-            + (f", resuming at step {trainer.first_step}" if trainer.first_step else "")
         )
+        self._announce_resumption(trainer)
+
+    def _announce_resumption(self, trainer: Trainer) -> None:
+        if trainer.resumption is None:
+            return
+        for line in trainer.resumption.lines():
+            say(line)
+        for trouble in trainer.resumption.warnings:
+            say(f"warning: {trouble}")
+            trainer.probe.mark("warning", note=trouble)
 
     @contextmanager
     def _traced(self, trainer: Trainer, tap: EventTap) -> Iterator[None]:

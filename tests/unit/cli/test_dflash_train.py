@@ -12,7 +12,7 @@ import pytest
 
 from cli.dflash_train import program
 from dflash.contract.config import all_knobs, load_config
-from dflash.contract.errors import UsageError
+from dflash.contract.errors import CheckpointError, UsageError
 from dflash.contract.rundir import create_run
 
 Call = Callable[..., tuple[int, str, str]]
@@ -73,6 +73,28 @@ def test_run_reads_a_file_and_lets_set_win(started: Callable[..., list[str]]) ->
     [_, _, directory] = started("run", "my.toml", "--set", "lr=0.25")
     config = load_config(Path(directory) / "config.toml")
     assert (config.run.epochs, config.optimizer.lr) == (4, 0.25)
+
+
+@pytest.mark.parametrize("named", ["before", "before/checkpoints", "before/checkpoints/step-7"])
+def test_a_run_goes_on_with_its_own_configuration(
+    started: Callable[..., list[str]], tmp_path: Path, named: str
+) -> None:
+    before = create_run(tmp_path / "before", command=["x"])
+    before.config_path.write_text("[run]\nepochs = 4\n[optimizer]\nlr = 0.5\n")
+    (before.checkpoints / "step-7").mkdir(parents=True)
+    [_, _, directory] = started("run", "--resume", named, "--set", "split=2-1")
+    config = load_config(Path(directory) / "config.toml")
+    assert (config.run.epochs, config.optimizer.lr, str(config.split)) == (4, 0.5, "2-1")
+    assert config.run.resume == str(tmp_path / named)
+    Path("other.toml").write_text("[run]\nepochs = 9\n")
+    [_, _, directory] = started("run", "other.toml", "--resume", named)
+    assert load_config(Path(directory) / "config.toml").run.epochs == 9
+
+
+def test_going_on_from_nothing_is_refused_before_a_run_is_made(started: Callable[..., list[str]]) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint to resume from"):
+        program.app(["run", "--resume", "nowhere"], standalone_mode=False)
+    assert not Path("runs").exists()
 
 
 def test_data_path_becomes_absolute(started: Callable[..., list[str]], tmp_path: Path) -> None:
