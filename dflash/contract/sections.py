@@ -142,7 +142,24 @@ class OptimizerConfig:
 class DataConfig:
     """Which conversations, in which order."""
 
-    path: str = knob("", help="JSONL file of conversations; empty: the embedded text", neutral=False)
+    path: str = knob(
+        "",
+        help="JSONL, JSON, Parquet or Arrow file of conversations, or a directory of such; "
+        "empty: the embedded text",
+        neutral=False,
+    )
+    turns: str = knob(
+        "all",
+        help="answers that are trained: all of a conversation, or the last",
+        choices=("all", "last"),
+        neutral=False,
+    )
+    thinking: str = knob(
+        "template",
+        help="on, off: given to the chat template's switch for thinking; template: as it is by itself",
+        choices=("template", "on", "off"),
+        neutral=False,
+    )
     max_length: int = knob(
         3072, help="tokens of a document, at most; see data.too_long", unit="tokens", low=8, neutral=False
     )

@@ -1,6 +1,6 @@
 """From messages to token ids and the mask of what is trained: the text that the target itself would write.
 
-`dflash.data.chat_turns` finds the trained characters; offsets of the `tokenizers` library carry them over to
+`dflash.data.chat_frames` finds the trained characters; offsets of the `tokenizers` library carry them over to
 tokens. Token values are never looked at, so a pad token that is missing, 0 or equal to the end token does no
 harm. Content that spells a special token stays ordinary text. Knows nothing of files, truncation or anchors.
 
@@ -11,12 +11,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,16 +23,22 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dflash.contract.errors import ConfigError
 from dflash.contract.model_shapes import embedded_vocab_size
-from dflash.contract.sections import TargetConfig
-from dflash.data.chat_turns import Message, RenderedChat, Span, Template
+from dflash.contract.sections import DataConfig, TargetConfig
+from dflash.data.chat_frames import ChatReader
+from dflash.data.chat_template import PretrainedTemplate, apply_chatml
+from dflash.data.chat_turns import Message, RenderError, Template, Tool, Turn
 from dflash.data.embedded_text import embedded_conversations
+from dflash.data.text_encoding import EncodedText, TextEncoder
 from dflash.model_source import find_model
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 embedded_specials: Final = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|mask|>")
-embedded_template: Final = "ChatML, tool calls as JSON, 1"  # another number when `_apply_chatml` changes
+embedded_template: Final = "ChatML, tool calls as JSON, 2"  # another number when `apply_chatml` changes
+
+
+_text_keys = frozenset({"role", "content", "reasoning_content"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,7 @@ class Rendered:
 
     ids: NDArray[np.int32]  # [T]
     loss_mask: NDArray[np.bool_]  # [T], True: the target would write this token
-    changed_answers: int  # answers whose text the template did not keep as it was
+    notes: tuple[str, ...] = ()  # warnings about what the chat template did, one for each time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,33 +71,60 @@ class ChatTokenizer:
         special: SpecialIds,
         *,
         template_text: str = "",
+        turns: str = "all",
     ) -> None:
-        """`template_text`: what `template` was made of, to know it again by."""
+        """`template_text`: what `template` was made of, to know it again by; `turns`: as data.turns."""
         self.name, self.special, self.template_text = name, special, template_text
-        self._backend, self._template = backend, template
-        # Offsets must cover the characters of a token exactly; post-processors trim blanks off them.
-        backend.post_processor = None
-        backend.no_truncation()
-        backend.no_padding()
-        added = backend.get_added_tokens_decoder().values()
-        self._spellings = tuple(token.content for token in added if token.special)
+        self._backend, self._last_only = backend, turns == "last"
+        self._reader, self._encoder = ChatReader(template), TextEncoder(backend)
         ids = backend.get_vocab(with_added_tokens=True).values()
         self.vocab_size: int = 1 + max(ids)  # embedding rows needed
 
-    def render(self, messages: Sequence[Message]) -> Rendered:
+    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Rendered:
         """Token ids and loss mask of a conversation. Raises RenderError."""
-        chat = RenderedChat(self._template, messages)
-        turns = chat.turns()
-        verbatim = [chat.content(i) for i, message in enumerate(messages) if self._spells_special(message)]
-        ids, starts, ends = self._encode(chat.text, verbatim, [])
-        # The target begins an answer with a token of its own, never in the middle of one of the header's.
-        merged = [t.start for t in turns if ((starts < t.start) & (ends > t.start)).any()]
-        if merged:
-            ids, starts, ends = self._encode(chat.text, verbatim, merged)
-        mask = np.zeros(len(ids), np.bool_)
+        spelling = [index for index, message in enumerate(messages) if self._spells_special(message, index)]
+        if tools and (spelled := self._find_special(tools)):
+            raise RenderError(f"special token in data: the tools spell {spelled}")
+        chat = self._reader.read(messages, tools, spelling)
+        turns = chat.turns[-1:] if self._last_only else chat.turns
+        # The target begins an answer with a token of its own, never in the middle of one of the prompt's.
+        cuts = {turn.start for turn in turns}
+        encoded = self._encoder.encode(chat.text, cuts, chat.verbatim)
+        ends = self._torn_ends(encoded, turns)
+        if ends:
+            encoded = self._encoder.encode(chat.text, cuts | ends, chat.verbatim)
+        notes = [note for turn in turns for note in turn.notes]
+        return Rendered(ids=encoded.ids, loss_mask=self._mask(encoded, turns), notes=(*notes, *chat.notes))
+
+    def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> NDArray[np.int32]:
+        """The tokens after which the target would write its next answer. Raises RenderError."""
+        answered = [*messages, {"role": "assistant", "content": "-"}]
+        spelling = [index for index, message in enumerate(answered) if self._spells_special(message, index)]
+        if tools and (spelled := self._find_special(tools)):
+            raise RenderError(f"special token in data: the tools spell {spelled}")
+        chat = self._reader.read(answered, tools, spelling)
+        text = self._reader.prompt(messages, tools)
+        verbatim = [(start, min(end, len(text))) for start, end in chat.verbatim]
+        if verbatim and not chat.text.startswith(text[: verbatim[-1][1]]):
+            raise RenderError("special token in data: the template writes these prompts unlike conversations")
+        return self._encoder.encode(text, (), verbatim).ids
+
+    def _mask(self, encoded: EncodedText, turns: Sequence[Turn]) -> NDArray[np.bool_]:
+        """True for the tokens of `turns`: those that begin in one, none of which begins before it."""
+        starts, ends = encoded.starts, encoded.ends
+        if (starts[1:] < starts[:-1]).any() or (ends[1:] < ends[:-1]).any():
+            raise RenderError("not fit for the tokenizer: it does not say which characters a token came from")
+        mask = np.zeros(len(starts), np.bool_)
         for turn in turns:
-            mask |= (starts >= turn.start) & (ends <= turn.end)
-        return Rendered(ids=ids, loss_mask=mask, changed_answers=sum(turn.changed for turn in turns))
+            mask |= (starts >= turn.start) & (starts < turn.end)
+        return mask
+
+    def _torn_ends(self, encoded: EncodedText, turns: Sequence[Turn]) -> set[int]:
+        """Ends of turns inside a token. An end mark that takes the blanks after it along is not torn."""
+        starts, ends = encoded.starts, encoded.ends
+        torn = {turn.end: np.flatnonzero((starts < turn.end) & (ends > turn.end)) for turn in turns}
+        added = self._encoder.added_ids
+        return {end for end, over in torn.items() if not np.isin(encoded.ids[over], added).all()}
 
     @cached_property
     def content_sha256(self) -> str:
@@ -110,43 +142,48 @@ class ChatTokenizer:
         text: str = self._backend.decode([int(i) for i in ids], skip_special_tokens=False)
         return text
 
-    def _spells_special(self, message: Message) -> bool:
-        return any(special in message["content"] for special in self._spellings)
+    def _spells_special(self, message: Message, index: int) -> bool:
+        """Whether a special token is spelled in the text of a message. Raises RenderError for other parts."""
+        texts = (message["content"], message.get("reasoning_content", ""))
+        others = {key: value for key, value in message.items() if key not in _text_keys}
+        if others and (spelled := self._find_special(others)):
+            raise RenderError(f"special token in data: a part of message {index + 1} spells {spelled}")
+        return any(special in text for special in self._encoder.special_spellings for text in texts)
 
-    def _encode(
-        self, text: str, verbatim: list[Span], cuts: list[int]
-    ) -> tuple[NDArray[np.int32], NDArray[np.int64], NDArray[np.int64]]:
-        """Ids, first and past-the-last character of each.
-
-        No token reaches over a cut or an end of a `verbatim` span, inside which nothing is a special token.
-        """
-        edges = sorted({0, len(text), *cuts, *(edge for span in verbatim for edge in span)})
-        ids: list[int] = []
-        offsets: list[Span] = []
-        for start, end in pairwise(edges):
-            self._backend.encode_special_tokens = any(a <= start < b for a, b in verbatim)
-            encoding = self._backend.encode(text[start:end], add_special_tokens=False)
-            ids += encoding.ids
-            offsets += [(start + a, start + b) for a, b in encoding.offsets]
-        bounds = np.asarray(offsets, np.int64).reshape(-1, 2)
-        return np.asarray(ids, np.int32), bounds[:, 0], bounds[:, 1]
+    def _find_special(self, value: Sequence[Tool] | Mapping[str, Any]) -> str | None:
+        """A special token spelled anywhere in `value`, which is not text that could be kept apart."""
+        text = json.dumps(value, ensure_ascii=False, default=str)
+        return next((special for special in self._encoder.special_spellings if special in text), None)
 
 
-def open_tokenizer(target: TargetConfig) -> ChatTokenizer:
-    """The tokenizer of a target; auto: embedded for random weights, else the model's. Raises ConfigError."""
+def open_tokenizer(target: TargetConfig, data: DataConfig | None = None) -> ChatTokenizer:
+    """The tokenizer of a target; auto: embedded for random weights, else the model's. Raises ConfigError.
+
+    `data` says which turns are trained and in which form of thinking; None: all, as the template has it.
+    """
+    data = data or DataConfig()
     if target.tokenizer != "auto":
-        return _open_pretrained(target.tokenizer, "target.tokenizer")
+        return _open_pretrained(target.tokenizer, "target.tokenizer", data)
     if target.model.startswith("random:"):
-        return open_embedded_tokenizer()
-    return _open_pretrained(target.model, "target.model")
+        if data.thinking != "template":
+            raise ConfigError(
+                "the embedded chat template has no switch for thinking",
+                where="data.thinking",
+                found=data.thinking,
+                expected="template",
+            )
+        return open_embedded_tokenizer(data.turns)
+    return _open_pretrained(target.model, "target.model", data)
 
 
-def open_embedded_tokenizer() -> ChatTokenizer:
+def open_embedded_tokenizer(turns: str = "all") -> ChatTokenizer:
     """Byte-level BPE with ChatML turns, trained on the embedded text. Equal wherever that text is."""
     backend = Tokenizer.from_str(_train_embedded())
     ids = {token: backend.token_to_id(token) for token in embedded_specials}
     special = SpecialIds(mask=ids["<|mask|>"], pad=ids["<|endoftext|>"], eos=ids["<|im_end|>"], unk=None)
-    return ChatTokenizer("embedded", backend, _apply_chatml, special, template_text=embedded_template)
+    return ChatTokenizer(
+        "embedded", backend, apply_chatml, special, template_text=embedded_template, turns=turns
+    )
 
 
 @cache
@@ -169,17 +206,7 @@ def _train_embedded() -> str:
     return trained
 
 
-def _apply_chatml(messages: Sequence[Message], prompt: bool) -> str:
-    turns = [f"<|im_start|>{m['role']}\n{m['content']}{_calls(m)}<|im_end|>\n" for m in messages]
-    return "".join(turns) + "<|im_start|>assistant\n" * prompt
-
-
-def _calls(message: Message) -> str:
-    calls = (json.dumps(call, ensure_ascii=False) for call in message.get("tool_calls", ()))
-    return "".join(f"\n<tool_call>\n{call}\n</tool_call>" for call in calls)
-
-
-def _open_pretrained(name: str, knob: str) -> ChatTokenizer:
+def _open_pretrained(name: str, knob: str, data: DataConfig) -> ChatTokenizer:
     from transformers import AutoTokenizer
 
     source = find_model(name, knob)
@@ -209,15 +236,10 @@ def _open_pretrained(name: str, knob: str) -> ChatTokenizer:
             remedy="name the tokenizer of the chat model with target.tokenizer",
         )
 
-    def apply(messages: Sequence[Message], prompt: bool) -> str:
-        text = found.apply_chat_template(
-            [dict(message) for message in messages], tokenize=False, add_generation_prompt=prompt
-        )
-        return str(text)
-
     special = SpecialIds(
         mask=found.mask_token_id, pad=found.pad_token_id, eos=found.eos_token_id, unk=found.unk_token_id
     )
+    template = PretrainedTemplate(found, data.thinking)
     return ChatTokenizer(
-        name, found.backend_tokenizer, apply, special, template_text=str(found.get_chat_template())
+        name, found.backend_tokenizer, template, special, template_text=template.text, turns=data.turns
     )

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 import jinja2
 import pytest
 
-from dflash.data.chat_turns import Message, RenderedChat, RenderError, Template
+from dflash.data.chat_turns import Message, RenderedChat, RenderError, Template, answer_changed
 
 
 def template(source: str) -> Template:
@@ -60,7 +60,7 @@ def test_a_template_that_trims_is_followed_and_not_called_a_change():
     trims = template("{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}</>{% endfor %}")
     chat = RenderedChat(trims, talk("q", "  a  "))
     assert trained(chat) == ["a</>"]
-    assert not chat.turns()[0].changed
+    assert chat.turns()[0].notes == ()
 
 
 def test_a_rewritten_answer_is_trained_as_written_and_called_a_change():
@@ -71,7 +71,7 @@ def test_a_rewritten_answer_is_trained_as_written_and_called_a_change():
     )
     chat = RenderedChat(drops, talk("q", "why#a", "r", "how#b"))
     assert trained(chat) == ["a</>", "how#b</>"]
-    assert [turn.changed for turn in chat.turns()] == [True, False]
+    assert [turn.notes for turn in chat.turns()] == [(answer_changed,), ()]
 
 
 # As Qwen3 does: an empty think block before a last answer that has none, the block rewritten when it has one.

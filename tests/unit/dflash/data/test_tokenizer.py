@@ -14,7 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from dflash.contract.errors import ConfigError
 from dflash.contract.model_shapes import embedded_vocab_size
 from dflash.contract.sections import TargetConfig
-from dflash.data.chat_turns import Message
+from dflash.data.chat_turns import Message, thinking_dropped
 from dflash.data.tokenizer import (
     ChatTokenizer,
     SpecialIds,
@@ -77,9 +77,9 @@ def as_messages(pairs: list[tuple[str, str]]) -> list[Message]:
 
 
 @settings(max_examples=150, deadline=None)
-@given(turns)
-def test_the_embedded_tokenizer_trains_answers_and_their_ends(pairs):
-    tokenizer = open_embedded_tokenizer()
+@given(pairs=turns)
+def test_the_embedded_tokenizer_trains_answers_and_their_ends(embedded, pairs):
+    tokenizer = embedded
     rendered = tokenizer.render(as_messages(pairs))
     assert tokenizer.decode(rendered.ids[rendered.loss_mask]) == "".join(a + "<|im_end|>" for _, a in pairs)
     whole = (f"<|im_start|>user\n{q}<|im_end|>\n<|im_start|>assistant\n{a}<|im_end|>\n" for q, a in pairs)
@@ -152,7 +152,7 @@ def test_a_template_that_drops_thinking_is_followed_and_counted(tmp_path):
     rendered = tokenizer.render([*thinking, *thinking])
     text = tokenizer.decode(rendered.ids[rendered.loss_mask])
     assert text == "1<|end|><think>hm</think>1<|end|>"
-    assert rendered.changed_answers == 1
+    assert rendered.notes == (thinking_dropped,)
 
 
 @pytest.mark.parametrize(
@@ -221,7 +221,7 @@ def test_auto_means_the_embedded_tokenizer_for_random_weights_and_the_models_own
         (lambda folder: (folder / "chat_template.jinja").unlink(), "no chat template"),
         (lambda folder: (folder / "tokenizer.json").write_text('{"broken'), "cannot be opened"),
         (lambda folder: (folder / "tokenizer.json").write_text("{}"), "cannot be opened"),
-        (shutil.rmtree, "cannot be opened"),
+        (shutil.rmtree, "no such model directory"),
     ],
     ids=["no template", "torn file", "empty file", "no folder"],
 )
