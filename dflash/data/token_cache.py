@@ -13,6 +13,7 @@ Knows nothing of how tokens are made.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
@@ -186,8 +187,8 @@ class Draft:
             try:
                 self._path.rename(self._final)
                 break
-            except OSError:
-                if not (self._final.is_symlink() or self._final.exists()):
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
                     raise
                 _set_aside(self._final)
         _sync_directory(self._final.parent)
