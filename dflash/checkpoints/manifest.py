@@ -69,21 +69,21 @@ def read_manifest(directory: Path) -> Manifest:
     try:
         body = json.loads(text)
         version, checksum = body.pop("version"), body.pop("sha256")
-        if version == state_version and checksum != _checksum({"version": version, **body}):
+        if isinstance(checksum, str) and checksum != _checksum({"version": version, **body}):
             raise damage(path, "contents that are not those of its checksum", f"sha256 {checksum[:12]}…")
+        if version == state_version:
+            fields = {name: body[name] for name in Manifest.__dataclass_fields__}
+            return Manifest(**{**fields, "position": Position(**fields["position"])})
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         found = f"{path.stat().st_size} bytes; {type(error).__name__}: {error}" if text else "an empty file"
         raise damage(path, found, "a JSON document") from None
-    if version != state_version:
-        raise CheckpointError(
-            "the checkpoint has the format of another version",
-            where=str(directory),
-            found=version,
-            expected=state_version,
-            remedy="go on with the version of dflash-tune that wrote it",
-        )
-    fields = {name: body[name] for name in Manifest.__dataclass_fields__}
-    return Manifest(**{**fields, "position": Position(**fields["position"])})
+    raise CheckpointError(
+        "the checkpoint has the format of another version",
+        where=str(directory),
+        found=version,
+        expected=state_version,
+        remedy="go on with the version of dflash-tune that wrote it",
+    )
 
 
 def _checksum(body: Mapping[str, Any]) -> str:

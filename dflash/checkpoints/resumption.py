@@ -141,7 +141,7 @@ def _told_of_damage(found: FoundCheckpoint) -> Iterator[str]:
     for error in found.damaged:
         yield f"a checkpoint is damaged: {error.where}: {error.found}, expected {error.expected}"
     if found.damaged:
-        yield f"going on from {found.path.name}, {found.steps_lost} steps are lost and trained again"
+        yield f"going on from {found.path.name}: {_count(found.steps_lost)} lost, to be trained again"
 
 
 def _told_of_updates(found: FoundCheckpoint) -> Iterator[str]:
@@ -149,10 +149,14 @@ def _told_of_updates(found: FoundCheckpoint) -> Iterator[str]:
     if updates < steps:
         yield (
             f"{found.path} is of step {steps}, but its optimizer made {updates} updates: "
-            f"{steps - updates} steps taught nothing"
+            f"{_count(steps - updates)} taught nothing"
         )
     elif updates > steps:
         yield f"{found.path} is of step {steps}, but its optimizer made {updates} updates: more than steps"
+
+
+def _count(steps: int) -> str:
+    return "1 step" if steps == 1 else f"{steps} steps"
 
 
 def _changes(found: FoundCheckpoint, config: TrainConfig, devices: list[str]) -> Iterator[str]:

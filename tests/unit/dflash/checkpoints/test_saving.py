@@ -1,0 +1,96 @@
+"""Checkpoints are written in turn, the newest kept, and a full disk costs no more than it must (C100)."""
+
+from __future__ import annotations
+
+import errno
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from dflash.checkpoints.reading import find_checkpoint
+from dflash.contract.errors import DFlashError
+from tests.small_checkpoints import make_group, make_writer, step
+
+
+@contextmanager
+def no_file_larger_than(limit_bytes: int) -> Iterator[None]:
+    """What a full disk is to whoever writes: the system refuses further bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def listed(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
+
+
+def test_each_is_named_after_its_steps_and_written_once(tmp_path: Path) -> None:
+    writer, group = make_writer(tmp_path, "run.keep_checkpoints=2"), make_group()
+    writer.save(group, last=True)
+    assert not list(tmp_path.iterdir())  # nothing was trained
+    for count in (1, 2, 3):
+        step(group)
+        writer.save(group, last=False)
+        assert writer.newest == tmp_path / f"step-{count}"
+    written_ns = (tmp_path / "step-3").stat().st_mtime_ns
+    writer.save(group, last=True)
+    assert (tmp_path / "step-3").stat().st_mtime_ns == written_ns
+    assert listed(tmp_path) == ["step-2", "step-3"]
+    manifest = find_checkpoint(str(tmp_path)).manifest
+    assert manifest.position.step == manifest.optimizer_updates == group.optimizer.steps_done == 3
+
+
+def test_a_full_disk_is_warned_about_and_the_next_turn_tries_again(tmp_path: Path) -> None:
+    warnings: list[str] = []
+    writer, group = make_writer(tmp_path, warn=warnings.append), make_group()
+    for _ in range(2):
+        step(group)
+        writer.save(group, last=False)
+    step(group)
+    # Room for the weights, not for the three times as large optimizer state behind them.
+    with no_file_larger_than(2 * (tmp_path / "step-2/model.safetensors").stat().st_size):
+        writer.save(group, last=False)
+    (warning,) = warnings
+    assert "cannot be written" in warning
+    assert str(tmp_path / "step-3") in warning
+    assert listed(tmp_path) == ["step-1", "step-2"]
+    assert find_checkpoint(str(tmp_path)).path.name == "step-2"
+    step(group)
+    writer.save(group, last=False)
+    assert listed(tmp_path) == ["step-2", "step-4"]
+    assert len(warnings) == 1
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_the_run_ends_when_the_next_fails_too_or_it_is_the_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: bool
+) -> None:
+    writer, group = make_writer(tmp_path), make_group()
+    step(group)
+    writer.save(group, last=False)
+
+    def refuse(*_arguments: object, **_named: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("dflash.checkpoints.saving.save_file", refuse)
+    step(group)
+    if not last:
+        writer.save(group, last=False)
+        step(group)
+    with pytest.raises(DFlashError, match="No space left on device") as caught:
+        writer.save(group, last=last)
+    assert caught.value.exit_code == 1
+    assert "--resume" in str(caught.value.remedy)
+    assert listed(tmp_path) == ["step-1"]
+
+
+def test_a_run_that_starts_cleans_its_directory(tmp_path: Path) -> None:
+    (tmp_path / ".step-3.12").mkdir()
+    make_writer(tmp_path).clean()
+    assert listed(tmp_path) == []
