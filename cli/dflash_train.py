@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cli import export_command
+from cli import export_command, regenerate_command
 from cli.child import become_trainer, hand_over
 from cli.console import Program, show
 from cli.install_check import check_install
@@ -117,6 +117,7 @@ def plan(
     become_trainer(["plan", hand_over(config.to_toml()), *(["--json"] if as_json else [])])
 
 
+program.app.command("regenerate")(regenerate_command.regenerate)
 program.app.command("export")(export_command.export_drafter)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import DFlashError, UsageError
+from dflash.contract.regeneration import RegenerationChoice
 from dflash.contract.rundir import (
     RunDir,
     create_run,
@@ -63,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("source", help="run or checkpoint")
     export.add_argument("--to", type=Path, required=True)
     export.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    regenerate = commands.add_parser("regenerate", help="let the target answer the prompts of a data file")
+    regenerate.add_argument("config", type=Path)
+    regenerate.add_argument("--choice", required=True, metavar="JSON", help="contract/regeneration.py")
     links = commands.add_parser("links", help="speed and correctness of copies, as JSON")
     links.add_argument("config", type=Path)
     links.add_argument("--mb", type=int, required=True, help="size of a copy, 10^6 bytes")
@@ -70,7 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     links.add_argument("--seconds", type=float, default=inf, help="start no further way after so long")
     commands.add_parser("ceilings", help="what every GPU can do at best, as JSON")
     commands.add_parser("gpus", help="what torch sees, as JSON")
-    for command in (run, check, plan, export):
+    for command in (run, check, plan, export, regenerate):
         command.add_argument("--json", action="store_true", help="one JSON document on stdout")
     return parser
 
@@ -161,6 +165,19 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _regenerate(arguments: argparse.Namespace) -> int:
+    config, choice = load_config(arguments.config), RegenerationChoice.from_json(arguments.choice)
+    from dflash.regeneration.regenerate import describe, regenerate
+    from dflash.session import print_document, say
+
+    code, document = regenerate(config, choice)
+    if arguments.json:
+        print_document(document)
+    else:
+        say(describe(document))
+    return code
+
+
 def _links(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
     from dflash.link_probe import measure_links
@@ -191,6 +208,7 @@ _commands: dict[str, Callable[[argparse.Namespace], int]] = {
     "check-data": _check_data,
     "plan": _plan,
     "export": _export,
+    "regenerate": _regenerate,
     "links": _links,
     "ceilings": _ceilings,
     "gpus": _gpus,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-purposes = {"order": 0, "anchors": 1}
+purposes = {"order": 0, "anchors": 1, "answers": 2}
 _low64 = 2**64 - 1
 
 

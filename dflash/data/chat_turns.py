@@ -73,19 +73,15 @@ class RenderedChat:
         """The turns to train, in order. Raises RenderError."""
         return [self._find_turn(i) for i, message in enumerate(self._messages) if self._is_answer(i, message)]
 
-    def content(self, index: int, key: str = "content") -> Span:
-        """The characters that came of the content (or thinking) of message `index`. Raises RenderError."""
-        return self._find(self.text, self._messages, index, key)
+    def content(self, index: int) -> Span:
+        """The characters that came of the content of message `index`. Raises RenderError."""
+        return self._find_content(self.text, self._messages, index)
 
     def thinking(self, index: int) -> Span | None:
         """The characters that came of `reasoning_content`; None when there are none. Raises RenderError."""
-        message = self._messages[index]
-        if "reasoning_content" not in message:
+        if "reasoning_content" not in self._messages[index]:
             return None
-        silent = {key: value for key, value in message.items() if key != "reasoning_content"}
-        if self._apply(_replacing(self._messages, index, silent)) == self.text:
-            return None
-        return self.content(index, "reasoning_content")
+        return self._find(self.text, self._messages, index, "reasoning_content")
 
     def notes(self) -> list[str]:
         """What the template left out of the row as a whole."""
@@ -97,6 +93,10 @@ class RenderedChat:
         if self._tools and _render(self._template, self._messages, False, ()) == self.text:
             notes.append(tools_dropped)
         return notes
+
+    def prompt(self) -> str:
+        """The conversation up to where the target would write its next answer. Raises RenderError."""
+        return self._apply(self._messages, prompt=True)
 
     def _apply(self, messages: Sequence[Message], *, prompt: bool = False) -> str:
         return _render(self._template, messages, prompt, self._tools)
@@ -146,17 +146,24 @@ class RenderedChat:
         cut = self._messages[: index + 1]
         text = self.text if len(cut) == len(self._messages) else self._apply(cut)
         if not self.text.startswith(text):  # a turn in the middle looks unlike the last
-            _, content_end = self._find(text, cut, index)
+            _, content_end = self._find_content(text, cut, index)
             text = self.text[:end] + _shared_prefix(text[content_end:], self.text[end:])
         return len(text[end:].rstrip() or text[end:]) + end
 
-    def _find(self, text: str, messages: Sequence[Message], index: int, key: str = "content") -> Span:
-        """Where the `key` of message `index` is in `text`, which is `messages` rendered."""
+    def _find_content(self, text: str, messages: Sequence[Message], index: int) -> Span:
+        span = self._find(text, messages, index, "content")
+        if span is None:
+            raise RenderError(f"not fit for the chat template: it writes message {index + 1} not at all")
+        return span
+
+    def _find(self, text: str, messages: Sequence[Message], index: int, key: str) -> Span | None:
+        """Where the `key` of message `index` is in `text`, which is `messages` rendered; None: nowhere."""
         word = {**messages[index], key: self._word}
         before, found, after = self._apply(_replacing(messages, index, word)).partition(self._word)
-        if not found or self._word in after:
-            times = "more than once" if found else "not at all"
-            raise RenderError(f"not fit for the chat template: it writes message {index + 1} {times}")
+        if not found:
+            return None
+        if self._word in after:
+            raise RenderError(f"not fit for the chat template: it writes message {index + 1} more than once")
         start = len(_shared_prefix(before, text))
         if start < len(before):  # the header depends on the content
             prompt = self._prompt(index)

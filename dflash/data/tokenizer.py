@@ -26,7 +26,7 @@ from dflash.contract.model_shapes import embedded_vocab_size
 from dflash.contract.sections import DataConfig, TargetConfig
 from dflash.data.chat_frames import ChatReader
 from dflash.data.chat_template import PretrainedTemplate, apply_chatml
-from dflash.data.chat_turns import Message, RenderError, Template, Tool, Turn
+from dflash.data.chat_turns import Message, RenderedChat, RenderError, Template, Tool, Turn
 from dflash.data.embedded_text import embedded_conversations
 from dflash.data.text_encoding import EncodedText, TextEncoder
 from dflash.model_source import find_model
@@ -76,6 +76,7 @@ class ChatTokenizer:
         """`template_text`: what `template` was made of, to know it again by; `turns`: as data.turns."""
         self.name, self.special, self.template_text = name, special, template_text
         self._backend, self._last_only = backend, turns == "last"
+        self._template = template
         self._reader, self._encoder = ChatReader(template), TextEncoder(backend)
         ids = backend.get_vocab(with_added_tokens=True).values()
         self.vocab_size: int = 1 + max(ids)  # embedding rows needed
@@ -103,8 +104,8 @@ class ChatTokenizer:
         if tools and (spelled := self._find_special(tools)):
             raise RenderError(f"special token in data: the tools spell {spelled}")
         chat = self._reader.read(answered, tools, spelling)
-        text = self._reader.prompt(messages, tools)
-        verbatim = [(start, min(end, len(text))) for start, end in chat.verbatim]
+        text = RenderedChat(self._template, messages, tools).prompt()
+        verbatim = [span for span in chat.verbatim if span[0] < len(text)]
         if verbatim and not chat.text.startswith(text[: verbatim[-1][1]]):
             raise RenderError("special token in data: the template writes these prompts unlike conversations")
         return self._encoder.encode(text, (), verbatim).ids

@@ -1,0 +1,136 @@
+"""The file of answers: rows appended as they are finished, put in order at the end, safe against any kill.
+
+While it grows it is `OUT.part`: one JSON object a line, on disk before the next batch begins. A line that a
+kill has torn is dropped when the file is opened again; the rows in it are done and are not asked for again.
+At the end the rows go to OUT in the order of the data, refused ones to `OUT.refused`, each by an atomic
+rename. One process at a time has the file. Knows nothing of engines.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from dflash.contract.errors import RunError
+
+
+class AnswerFile:
+    """The growing file and what is in it, by the number of the row in the data."""
+
+    def __init__(self, path: Path) -> None:
+        """Open or go on with the file behind `path`. Raises RunError when another process has it."""
+        self.path = path
+        self.part = path.with_name(path.name + ".part")
+        self.refused_path = path.with_name(path.name + ".refused")
+        self._places: dict[int, int] = {}  # number of the row -> offset in the part
+        self.kinds: Counter[str] = Counter()  # "answered" or the kind of the refusal
+        self.tokens = 0
+        self.dropped_bytes = 0  # of a torn line
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file: BinaryIO = self.part.open("a+b")
+        except OSError as error:
+            raise RunError(f"the answers cannot be written: {error}", where=str(path)) from None
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RunError("another process writes these answers", where=str(self.part)) from None
+        self._take_in()
+
+    def _take_in(self) -> None:
+        """Read what earlier sessions wrote; cut off a last line that is not whole."""
+        self._file.seek(0)
+        whole = 0
+        for line in self._file:
+            entry = _parse(line)
+            if entry is None:
+                break
+            self._count(entry, whole)
+            whole += len(line)
+        size = self._file.seek(0, os.SEEK_END)
+        self.dropped_bytes = size - whole
+        if self.dropped_bytes:
+            self._file.truncate(whole)
+
+    def _count(self, entry: dict[str, Any], place: int) -> None:
+        self._places[entry["number"]] = place
+        self.kinds["answered" if "row" in entry else entry["refused"]["reason"].partition(":")[0]] += 1
+        self.tokens += entry.get("tokens") or 0
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def append(self, entries: Iterable[dict[str, Any]]) -> None:
+        """Add finished rows: `number` and `row` or `refused`; on disk when this returns."""
+        place = self._file.seek(0, os.SEEK_END)
+        for entry in entries:
+            line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+            self._file.write(line)
+            self._count(entry, place)
+            place += len(line)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def finish(self) -> None:
+        """Put everything in the order of the data, in its final files, and remove the part."""
+        wanted = {"row": self.path, "refused": self.refused_path}
+        files = {key: path.with_name(path.name + ".tmp") for key, path in wanted.items()}
+        counts = dict.fromkeys(wanted, 0)
+        with files["row"].open("wb") as rows, files["refused"].open("wb") as refused:
+            for entry in self._ordered():
+                key = "row" if "row" in entry else "refused"
+                text = json.dumps(entry[key], ensure_ascii=False).encode("utf-8", "surrogatepass")
+                (rows if key == "row" else refused).write(text + b"\n")
+                counts[key] += 1
+            for file in (rows, refused):
+                file.flush()
+                os.fsync(file.fileno())
+        for key in ("refused", "row"):  # the answers last: where they are, all is there
+            if counts[key] or key == "row":
+                files[key].replace(wanted[key])
+            else:
+                files[key].unlink()
+        _sync_directory(self.path.parent)
+        self.part.unlink()
+        self.close()
+
+    def _ordered(self) -> Iterator[dict[str, Any]]:
+        numbers = np.fromiter(self._places, np.int64, len(self._places))
+        for number in np.sort(numbers).tolist():
+            self._file.seek(self._places[number])
+            entry = _parse(self._file.readline())
+            assert entry is not None
+            yield entry
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    """An entry; None for a line that is not whole."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        entry = json.loads(line)
+    except ValueError:
+        return None
+    return entry if isinstance(entry, dict) and "number" in entry else None
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
