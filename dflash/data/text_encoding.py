@@ -41,7 +41,6 @@ class TextEncoder:
         backend.no_padding()
         self._backend = backend
         added = backend.get_added_tokens_decoder()
-        self.added_ids = np.array(sorted(added), np.int32)
         self.special_spellings = tuple(token.content for token in added.values() if token.special)
         self._added = frozenset(added)
         self._continuing, self._first_only = _without_prefixes(backend)
@@ -65,6 +64,10 @@ class TextEncoder:
                 )
         bounds = np.asarray(offsets, np.int64).reshape(-1, 2)
         return EncodedText(np.asarray(ids, np.int32), bounds[:, 0], bounds[:, 1])
+
+    def are_added(self, ids: NDArray[np.int32]) -> bool:
+        """Whether all `ids` are of added tokens, which stand for themselves and are never merged."""
+        return self._added.issuperset(ids.tolist())
 
     def _is_added(self, ids: list[int], offsets: list[Span], at: int) -> bool:
         """Whether an added token ends at `at`: a new stretch of text begins there."""

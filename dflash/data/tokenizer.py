@@ -122,10 +122,12 @@ class ChatTokenizer:
 
     def _torn_ends(self, encoded: EncodedText, turns: Sequence[Turn]) -> set[int]:
         """Ends of turns inside a token. An end mark that takes the blanks after it along is not torn."""
-        starts, ends = encoded.starts, encoded.ends
-        torn = {turn.end: np.flatnonzero((starts < turn.end) & (ends > turn.end)) for turn in turns}
-        added = self._encoder.added_ids
-        return {end for end, over in torn.items() if not np.isin(encoded.ids[over], added).all()}
+        torn = set()
+        for turn in turns:
+            over = np.flatnonzero((encoded.starts < turn.end) & (encoded.ends > turn.end))
+            if len(over) and not self._encoder.are_added(encoded.ids[over]):
+                torn.add(turn.end)
+        return torn
 
     @cached_property
     def content_sha256(self) -> str:
