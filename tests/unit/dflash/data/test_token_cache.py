@@ -64,9 +64,9 @@ def test_what_was_published_is_found_again(cache: TokenCache) -> None:
 
 
 def test_what_is_not_published_leaves_nothing(cache: TokenCache) -> None:
-    with pytest.raises(RuntimeError), cache.writing(parts) as draft:
+    with cache.writing(parts) as draft:
         draft.documents.write(b"half")
-        raise RuntimeError
+        assert len(names(cache)) == 1
     assert names(cache) == []
 
 
