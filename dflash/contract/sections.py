@@ -169,7 +169,17 @@ class DataConfig:
         choices=("cut", "refuse"),
         neutral=False,
     )
-    seed: int = knob(0, help="seed of document order and anchors", low=0, neutral=False)
+    seed: int = knob(
+        0, help="seed of document order, of anchors and of what is held out", low=0, neutral=False
+    )
+    held_out: float = knob(
+        -1.0,
+        help="share of documents kept out of training and evaluated on, chosen by their text; "
+        "-1: 0.01 of 1000 documents or more, else none",
+        low=-1,
+        high=0.5,
+        neutral=False,
+    )
     strict: bool = knob(False, help="stop at the first unusable row", neutral=False)
     cache: str = knob(
         "auto",
@@ -332,6 +342,16 @@ class RunConfig:
         unit="steps",
         low=-1,
         neutral=True,
+    )
+    evaluate_every: int = knob(
+        100,
+        help="steps between evaluations on documents held out, and once at the end; 0: never",
+        unit="steps",
+        low=0,
+        neutral=True,
+    )
+    evaluate_documents: int = knob(
+        64, help="documents held out that an evaluation looks at, at most", low=1, neutral=True
     )
     keep_checkpoints: int = knob(2, help="checkpoints kept, newest first", low=1, neutral=True)
     resume: str = knob("", help="checkpoint or run directory to go on from", neutral=False)

@@ -125,7 +125,18 @@ class _Stored(Sequence[T]):
         return self._view(place, number - (self._ends[place - 1] if place else 0))
 
 
-class StoredDocuments(_Stored[Document]):
+class KnownDocuments(Sequence[Document]):
+    """Documents of which the columns are known without a look at every one."""
+
+    identity: str  # see `Documents.identity`
+
+    @property
+    @abstractmethod
+    def columns(self) -> Columns:
+        """What is known of all of them."""
+
+
+class StoredDocuments(_Stored[Document], KnownDocuments):
     """The documents of `document_schema` in a file."""
 
     def __init__(self, content: pa.Buffer, files: Sequence[str], identity: str) -> None:
@@ -193,7 +204,7 @@ class StoredRefusals(_Stored[RefusedRow]):
 
 @dataclass(frozen=True)
 class Documents:
-    """All usable conversations, in the order of the file."""
+    """All usable conversations, in the order of the file; or some of them (`dflash/data/slices.py`)."""
 
     items: Sequence[Document]
     books: Books
@@ -201,7 +212,7 @@ class Documents:
     @cached_property
     def columns(self) -> Columns:
         """Lengths, places for anchors and texts of each document."""
-        if isinstance(self.items, StoredDocuments):
+        if isinstance(self.items, KnownDocuments):
             return self.items.columns
         return Columns(
             lengths=self.lengths,
@@ -213,7 +224,7 @@ class Documents:
     @cached_property
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each document."""
-        if isinstance(self.items, StoredDocuments):
+        if isinstance(self.items, KnownDocuments):
             return self.columns.lengths
         return np.array([len(item.ids) for item in self.items], np.int64)
 
@@ -225,7 +236,7 @@ class Documents:
     @cached_property
     def identity(self) -> str:
         """Equal for equal tokens and masks in equal order, and for nothing else; readable."""
-        if isinstance(self.items, StoredDocuments):
+        if isinstance(self.items, KnownDocuments):
             return self.items.identity
         digest = IdentityDigest()
         for item in self.items:

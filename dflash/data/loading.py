@@ -42,7 +42,7 @@ from dflash.data.tokenizer import ChatTokenizer
 embedded_name: Final = "embedded text"
 format_number: Final = 1  # of what is kept
 # These say where rows are, what is done with documents later, or how the work is done. All others count.
-not_of_tokens: Final = frozenset({"path", "seed", "strict", "cache", "workers", "row_seconds"})
+not_of_tokens: Final = frozenset({"path", "seed", "strict", "cache", "workers", "row_seconds", "held_out"})
 Stamp = tuple[int, int, int]  # inode, size, time of change
 libraries: Final = ("tokenizers", "transformers", "jinja2")
 hashing_threads: Final = 4
