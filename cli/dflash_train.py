@@ -11,11 +11,11 @@ from typing import Annotated
 
 import typer
 
-from cli import export_command, regenerate_command
+from cli import evaluate_command, export_command, regenerate_command
 from cli.child import become_trainer, hand_over
 from cli.console import Program, show
 from cli.install_check import check_install
-from cli.options import AsJson, ConfigFile, DataFile, Settings, configure, find_settings
+from cli.options import AsJson, ConfigFile, DataFile, Settings, Strict, configure, find_settings
 from dflash.contract.config import TrainConfig, all_knobs
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.rundir import RunDir, create_run, environment_variable, new_run_path, write_text
@@ -63,6 +63,7 @@ def run(
         ),
     ] = None,
     as_json: AsJson = False,
+    strict: Strict = None,
     help_knobs: Annotated[  # noqa: ARG001 - its callback does the work
         bool,
         typer.Option("--help-knobs", callback=_print_knobs, is_eager=True, help="List all knobs and leave."),
@@ -73,7 +74,8 @@ def run(
     Without CONFIG: the embedded default, which two CPU cores can carry.
     """
     check_install()
-    options = {"data.path": data, "run.max_steps": max_steps, "run.resume": resume and str(resume)}
+    options = {"data.path": data, "data.strict": strict, "run.max_steps": max_steps}
+    options |= {"run.resume": resume and str(resume)}
     config = configure(config_file or find_settings(resume), settings, options)
     traced = [] if trace is None else ["--trace", str(StepRange.parse(trace))]
     directory = open_run_directory(run_dir, config)
@@ -89,6 +91,7 @@ def check_data(
     max_length: Annotated[
         int | None, typer.Option(help="Tokens after which documents are cut (data.max_length).")
     ] = None,
+    strict: Strict = None,
     as_json: AsJson = False,
 ) -> None:
     """See what the data would give.
@@ -96,7 +99,8 @@ def check_data(
     Reads it as a run would, and tells what would train and what is refused, row by row.
     """
     check_install()
-    config = configure(config_file, settings, {"data.path": data, "data.max_length": max_length})
+    options = {"data.path": data, "data.max_length": max_length, "data.strict": strict}
+    config = configure(config_file, settings, options)
     become_trainer(["check-data", hand_over(config.to_toml()), *(["--json"] if as_json else [])])
 
 
@@ -119,6 +123,7 @@ def plan(
 
 program.app.command("regenerate")(regenerate_command.regenerate)
 program.app.command("export")(export_command.export_drafter)
+program.app.command("evaluate")(evaluate_command.evaluate_drafter)
 
 
 def open_run_directory(wanted: Path | None, config: TrainConfig) -> Path:

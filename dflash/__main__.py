@@ -64,6 +64,13 @@ def _parser() -> argparse.ArgumentParser:
     export.add_argument("source", help="run or checkpoint")
     export.add_argument("--to", type=Path, required=True)
     export.add_argument("--dtype", default="bfloat16", choices=("bfloat16", "float32"))
+    evaluate = commands.add_parser("evaluate", help="acceptance lengths of a drafter")
+    evaluate.add_argument("source", help="run, checkpoint or export")
+    evaluate.add_argument("--set", dest="settings", action="append", default=[], metavar="KNOB=VALUE")
+    evaluate.add_argument("--answers", default="greedy", choices=("greedy", "data"))
+    evaluate.add_argument("--prompts", type=int, default=64)
+    evaluate.add_argument("--max-new-tokens", type=int, default=256)
+    evaluate.add_argument("--batch", type=int, default=8)
     regenerate = commands.add_parser("regenerate", help="let the target answer the prompts of a data file")
     regenerate.add_argument("config", type=Path)
     regenerate.add_argument("--choice", required=True, metavar="JSON", help="contract/regeneration.py")
@@ -74,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     links.add_argument("--seconds", type=float, default=inf, help="start no further way after so long")
     commands.add_parser("ceilings", help="what every GPU can do at best, as JSON")
     commands.add_parser("gpus", help="what torch sees, as JSON")
-    for command in (run, check, plan, export, regenerate):
+    for command in (run, check, plan, export, evaluate, regenerate):
         command.add_argument("--json", action="store_true", help="one JSON document on stdout")
     return parser
 
@@ -165,16 +172,34 @@ def _export(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _regenerate(arguments: argparse.Namespace) -> int:
-    config, choice = load_config(arguments.config), RegenerationChoice.from_json(arguments.choice)
-    from dflash.regeneration.regenerate import describe, regenerate
+def _evaluate(arguments: argparse.Namespace) -> int:
+    from dflash.evaluation.evaluate import evaluate
+    from dflash.evaluation.outcome import Request, describe
     from dflash.session import print_document, say
 
-    code, document = regenerate(config, choice)
+    request = Request(
+        answers=arguments.answers,
+        prompts=arguments.prompts,
+        max_new_tokens=arguments.max_new_tokens,
+        batch=arguments.batch,
+    )
+    document = evaluate(arguments.source, arguments.settings, request, say)
     if arguments.json:
         print_document(document)
     else:
-        say(describe(document))
+        write_line(sys.stdout, printable(describe(document)))
+    return 0
+
+
+def _regenerate(arguments: argparse.Namespace) -> int:
+    config, choice = load_config(arguments.config), RegenerationChoice.from_json(arguments.choice)
+    from dflash.regeneration.regenerate import describe, regenerate
+
+    code, document = regenerate(config, choice)  # an endpoint needs no torch
+    if arguments.json:
+        write_line(sys.stdout, json.dumps(document, allow_nan=False))
+    else:
+        write_line(sys.stderr, describe(document))
     return code
 
 
@@ -208,6 +233,7 @@ _commands: dict[str, Callable[[argparse.Namespace], int]] = {
     "check-data": _check_data,
     "plan": _plan,
     "export": _export,
+    "evaluate": _evaluate,
     "regenerate": _regenerate,
     "links": _links,
     "ceilings": _ceilings,

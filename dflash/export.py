@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
@@ -38,7 +39,7 @@ def export_drafter(source: str, to: Path, dtype: str = "bfloat16") -> dict[str, 
     directory that holds something, DFlashError when it cannot be written.
     """
     _check_free(to)
-    found = _find_whole(source)
+    found = find_whole(source)
     drafter = open_drafter(found.path)
     check_finite(drafter, found.path)
     drafter = drafter.to(dtypes[dtype])
@@ -70,8 +71,8 @@ def _check_free(to: Path) -> None:
         )
 
 
-def _find_whole(source: str) -> FoundCheckpoint:
-    """The checkpoint meant, and no older one in its place."""
+def find_whole(source: str) -> FoundCheckpoint:
+    """The checkpoint meant, and no older one in its place. Raises CheckpointError."""
     try:
         return find_checkpoint(source, older=False)
     except DamagedError as error:
@@ -106,6 +107,8 @@ def describe_export(found: FoundCheckpoint, drafter: Drafter, files: Path) -> di
             "seed": settings.get("target.seed"),
             "tokenizer": settings.get("target.tokenizer"),
         },
+        **tokenizer_facts(found.manifest.model),
+        "documents": found.manifest.data.get("documents"),
         "dtype": str(drafter.dtype).removeprefix("torch."),
         "parameters": sum(tensor.numel() for tensor in tensors),
         "tensors": len(tensors),
@@ -113,6 +116,11 @@ def describe_export(found: FoundCheckpoint, drafter: Drafter, files: Path) -> di
         "warnings": doubts_of_servers(spec),
         "files": facts_of_files(files),
     }
+
+
+def tokenizer_facts(known: Mapping[str, Any]) -> dict[str, Any]:
+    """Of what a checkpoint or an export is known by: checksums of tokenizer and chat template."""
+    return {name: known[name] for name in ("tokenizer", "chat_template") if name in known}
 
 
 def count_drafts(spec: DrafterSpec) -> dict[str, int]:
