@@ -74,8 +74,12 @@ def run(
     Without CONFIG: the embedded default, which two CPU cores can carry.
     """
     check_install()
-    options = {"data.path": data, "data.strict": strict, "run.max_steps": max_steps}
-    options |= {"run.resume": resume and str(resume)}
+    options = {
+        "data.path": data,
+        "data.strict": strict,
+        "run.max_steps": max_steps,
+        "run.resume": resume and str(resume),
+    }
     config = configure(config_file or find_settings(resume), settings, options)
     traced = [] if trace is None else ["--trace", str(StepRange.parse(trace))]
     directory = open_run_directory(run_dir, config)

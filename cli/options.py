@@ -23,7 +23,14 @@ Settings = Annotated[
 ]
 DataFile = Annotated[
     str | None,
-    typer.Option("--data", metavar="PATH", help="JSONL file of conversations (data.path)."),
+    typer.Option(
+        "--data",
+        metavar="PATH",
+        help="Conversations: JSONL, Parquet or Arrow, file or directory (data.path).",
+    ),
+]
+Strict = Annotated[
+    bool | None, typer.Option("--strict", help="Stop at the first row that cannot be trained (data.strict).")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="One JSON document on stdout, and nothing else there.")]
 
@@ -62,10 +69,10 @@ def find_settings(resumed: Path | None) -> Path | None:
 def _check_there(data_path: str) -> None:
     """What can be told of the data at once; the trainer, which reads it, tells the rest."""
     path = Path(data_path)
-    if data_path and (not path.exists() or path.is_dir()):
+    if data_path and not path.exists():
         raise DataError(
-            "the data file cannot be used",
+            "the data cannot be used",
             where=data_path,
-            found="a directory" if path.is_dir() else "nothing of that name",
-            expected="a JSONL file of conversations",
+            found="a link to nothing" if path.is_symlink() else "nothing of that name",
+            expected="a JSONL, JSON, Parquet or Arrow file of conversations, or a directory of such",
         )

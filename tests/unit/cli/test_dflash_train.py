@@ -132,6 +132,19 @@ def test_check_data_hands_the_configuration_over(started: Callable[..., list[str
     assert load_config(Path(path)) == load_config(None, ["data.max_length=64", "data.seed=3"])
 
 
+def test_strict_is_handed_over(started: Callable[..., list[str]], tmp_path: Path) -> None:
+    path = started("check-data", "--strict")[1]
+    assert load_config(Path(path)) == load_config(None, ["data.strict=true"])
+    _, _, directory, *_ = started("run", "--strict")
+    assert load_config(Path(directory) / "config.toml").data.strict
+
+
+def test_data_may_be_a_directory(started: Callable[..., list[str]], tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    path = started("check-data", "--data", "rows")[1]
+    assert load_config(Path(path)).data.path == str(tmp_path / "rows")
+
+
 def test_plan_hands_the_configuration_over(started: Callable[..., list[str]]) -> None:
     command, path, json_flag = started("plan", "--set", "target.model=random:qwen3-8b", "--json")
     assert (command, json_flag) == ("plan", "--json")
