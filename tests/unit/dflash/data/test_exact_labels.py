@@ -1,6 +1,7 @@
-"""What is labelled is what the target would write, to the character: every kind of tokenizer, several templates."""
+"""What is labelled is what the target would write, to the character, for every kind of tokenizer."""
 
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 import jinja2
@@ -93,9 +94,7 @@ def test_labels_are_the_answers_and_their_ends(kind, template):
             *((rendered.loss_mask[1:] != rendered.loss_mask[:-1]).nonzero()[0] + 1),
             len(rendered.ids),
         ]
-        parts = [
-            (bool(rendered.loss_mask[a]), rendered.ids[a:b]) for a, b in zip(edges, edges[1:], strict=False)
-        ]
+        parts = [(bool(rendered.loss_mask[a]), rendered.ids[a:b]) for a, b in pairwise(edges)]
         found = [spell(tokenizer, ids) for trained, ids in parts if trained]
         answers = [message["content"] for message in messages if message["role"] == "assistant"]
         answers = [answer.strip() if template == "trims" else answer for answer in answers]
