@@ -41,6 +41,7 @@ class AnswerFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
+            self._file.close()
             raise RunError("another process writes these answers", where=str(self.part)) from None
         self._take_in()
 
