@@ -135,10 +135,10 @@ def open_run(run_dir: Path | None, config_path: Path | None) -> tuple[RunDir, Tr
 
 def _check_data(arguments: argparse.Namespace) -> int:
     config = load_config(arguments.config)
-    from dflash.check_data import check_data, describe
+    from dflash.check_data import check_data, describe, refusals_shown
     from dflash.session import print_document, say
 
-    document = check_data(config)
+    document = check_data(config, most_refused=None if arguments.json else refusals_shown)
     if arguments.json:
         print_document(document)
     else:

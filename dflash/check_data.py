@@ -5,26 +5,33 @@ Answers "is my data understood?" before a GPU is held. Knows nothing of training
 
 from __future__ import annotations
 
-from itertools import pairwise
-from typing import Any, get_args
+from collections.abc import Iterator
+from itertools import islice, pairwise
+from typing import Any, Final, get_args
 
 import numpy as np
 
-from dflash.anchors import anchor_candidates
+from dflash.anchors import draw_anchors
 from dflash.contract.config import TrainConfig
 from dflash.contract.rundir import printable
 from dflash.data.documents import Document, Documents
 from dflash.data.loading import embedded_name, load_documents
+from dflash.data.token_cache import TokenCache, cache_root
 from dflash.data.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.packing import LayoutKind, lay_out, pack
 from dflash.window import plan_windows, steps_in_all
 
-refusals_shown = 20
-sample_tokens = 400
+refusals_shown: Final = 20
+sample_tokens: Final = 400
+most_documents: Final = 5000  # looked at for coverage, evenly over all
+most_windows: Final = 2000  # packed for fill, the first ones of epoch 0
 
 
-def check_data(config: TrainConfig) -> dict[str, Any]:
-    """The document described in docs/data.md, ready for JSON. Raises DataError and ConfigError."""
+def check_data(config: TrainConfig, *, most_refused: int | None = None) -> dict[str, Any]:
+    """The document described in docs/data.md, ready for JSON. Raises DataError and ConfigError.
+
+    `most_refused`: how many refused rows it lists; None: all.
+    """
     tokenizer = open_tokenizer(config.target, config.data)
     documents = load_documents(config, tokenizer)
     books, lengths = documents.books, documents.lengths
@@ -34,45 +41,81 @@ def check_data(config: TrainConfig) -> dict[str, Any]:
         "rows_read": books.rows_read,
         "rows_usable": books.rows_usable,
         "refused": [
-            {"file": row.file, "line": row.line, "id": row.id, "reason": row.reason} for row in books.refused
+            {"file": row.file, "line": row.line, "id": row.id, "reason": row.reason}
+            for row in islice(books.refused, most_refused)
         ],
         "warnings": list(books.warnings),
         "tokens": documents.tokens,
         "supervised_share": books.supervised_share,
         "distinct_texts": books.distinct_texts,
+        "repeated_ids": books.repeated_ids,
+        "documents_cut": books.documents_cut,
+        "rows_too_long": books.rows_too_long,
         "lengths": _histogram(documents),
         "anchors": _count_anchors(documents, config),
+        "coverage": _measure_coverage(documents, config),
         "epoch": _first_epoch(documents, config),
         "steps": steps_in_all(lengths, config),
+        "cache": _describe_cache(config),
         "sample": _sample(documents.items[0], tokenizer),
     }
 
 
 def describe(document: dict[str, Any]) -> str:
     """The same for people."""
-    epoch, anchors, refused = document["epoch"], document["anchors"], document["refused"]
-    lines = [
-        f"{document['path']}: {document['rows_usable']} of {document['rows_read']} rows can be trained",
-        f"tokens        {document['tokens']}, {document['supervised_share']:.1%} supervised",
-        f"texts         {document['distinct_texts']} different",
-        f"anchors       {anchors['drawn']} drawn of {anchors['candidates']} candidates in an epoch",
-        f"windows       {epoch['windows']} in an epoch, {document['steps']} steps in all",
-    ]
-    for layout, fill in epoch["layouts"].items():
-        lines.append(
-            f"{layout:<13} {fill['batches']} batches, {fill['budget_fill']:.0%} of the token budget used, "
-            f"{fill['row_fill']:.0%} of the rows real tokens"
-        )
+    lines = [f"{document['path']}: {document['rows_usable']} of {document['rows_read']} rows can be trained"]
+    lines += [f"{name:<13} {text}" for name, text in _facts(document)]
     lines += [f"{b['from']:>6}–{b['to']:<6} {b['documents']} documents" for b in document["lengths"]]
     lines += [f"warning: {warning}" for warning in document["warnings"]]
-    for row in refused[:refusals_shown]:
-        name = f" ({row['id']})" if row["id"] else ""
-        lines.append(f"refused: {row['file']}, line {row['line']}{name}: {row['reason']}")
-    if len(refused) > refusals_shown:
-        lines.append(f"refused: {len(refused) - refusals_shown} more; --json lists all")
+    lines += _refusal_lines(document)
     marked = "".join(f"⟦{p['text']}⟧" if p["supervised"] else p["text"] for p in document["sample"]["parts"])
     lines += [f"sample, line {document['sample']['line']}, what is trained in ⟦⟧:", marked]
     return printable("\n".join(lines))
+
+
+def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """Names and what is to be said of them."""
+    epoch, anchors, coverage = document["epoch"], document["anchors"], document["coverage"]
+    yield "tokens", f"{document['tokens']}, {document['supervised_share']:.1%} supervised"
+    repeated = document["repeated_ids"]
+    yield "texts", f"{document['distinct_texts']} different; {repeated} ids stand in more than one row"
+    yield "too long", f"{document['documents_cut']} cut, {document['rows_too_long']} refused"
+    drawn, fewest = anchors["drawn"], anchors["fewest"]
+    yield (
+        "anchors",
+        f"{drawn} drawn of {anchors['candidates']} candidates in an epoch, {fewest} a document at least",
+    )
+    share, least = coverage["share"], coverage["least"]
+    yield (
+        "coverage",
+        f"{share:.1%} of supervised tokens predicted in epoch 0, of each document {least:.1%} or more",
+    )
+    yield "windows", f"{epoch['windows']} in an epoch, {document['steps']} steps in all"
+    for layout, fill in epoch["layouts"].items():
+        used = f"{fill['budget_fill']:.0%} of the token budget used"
+        yield layout, f"{fill['batches']} batches, {used}, {fill['row_fill']:.0%} of the rows real tokens"
+    cache = document["cache"]
+    if cache["directory"] is not None:
+        size = f"{cache['bytes'] / 1e6:.1f} MB of {cache['entries']} data sets"
+        yield "kept", f"{size} in {cache['directory']}; what a month has not used is removed"
+
+
+def _refusal_lines(document: dict[str, Any]) -> Iterator[str]:
+    for row in document["refused"][:refusals_shown]:
+        name = f" ({row['id']})" if row["id"] else ""
+        yield f"refused: {row['file']}, line {row['line']}{name}: {row['reason']}"
+    more = document["rows_read"] - document["rows_usable"] - refusals_shown
+    if more > 0:
+        yield f"refused: {more} more; --json lists all"
+
+
+def _describe_cache(config: TrainConfig) -> dict[str, Any]:
+    """Where tokens are kept, and how much of all data sets."""
+    root = cache_root(config.data.cache) if config.data.path else None
+    if root is None:
+        return {"directory": None, "entries": 0, "bytes": 0}
+    kept = TokenCache.of(root)
+    return {"directory": str(kept.directory), "entries": len(kept.entries()), "bytes": kept.size_bytes()}
 
 
 def _histogram(documents: Documents) -> list[dict[str, int]]:
@@ -85,26 +128,50 @@ def _histogram(documents: Documents) -> list[dict[str, int]]:
 
 
 def _count_anchors(documents: Documents, config: TrainConfig) -> dict[str, int]:
-    candidates = np.array([len(anchor_candidates(document.loss_mask)) for document in documents.items])
+    candidates = documents.columns.candidates
     drawn = np.minimum(candidates, config.objective.anchors_per_document)
     return {"candidates": int(candidates.sum()), "drawn": int(drawn.sum()), "fewest": int(drawn.min())}
+
+
+def _measure_coverage(documents: Documents, config: TrainConfig) -> dict[str, Any]:
+    """How many supervised tokens some block of epoch 0 predicts; of many documents, an even selection."""
+    numbers = range(0, len(documents.items), -(-len(documents.items) // most_documents))
+    covered = np.array([_covered(documents.items[number], number, config) for number in numbers], np.int64)
+    supervised = documents.columns.supervised[list(numbers)]
+    return {
+        "documents": len(covered),
+        "supervised_tokens": int(supervised.sum()),
+        "predicted": int(covered.sum()),
+        "share": float(covered.sum() / supervised.sum()),
+        "least": float((covered / supervised).min()),
+    }
+
+
+def _covered(document: Document, number: int, config: TrainConfig) -> int:
+    """Supervised tokens of a document that lie in a slot past the anchor of one of its blocks in epoch 0."""
+    mask, limit = document.loss_mask, config.objective.anchors_per_document
+    anchors = draw_anchors(mask, seed=config.data.seed, epoch=0, document=number, limit=limit)
+    steps = np.zeros(len(mask) + 1, np.int64)
+    np.add.at(steps, anchors + 1, 1)
+    np.add.at(steps, np.minimum(anchors + config.drafter.block_size, len(mask)), -1)
+    return int(((np.cumsum(steps)[:-1] > 0) & mask).sum())
 
 
 def _first_epoch(documents: Documents, config: TrainConfig) -> dict[str, Any]:
     """How the windows of epoch 0 fill their batches, in each layout."""
     windows = plan_windows(documents.lengths, config.window.tokens, seed=config.data.seed, epoch=0)
-    sizes = [documents.lengths[members] for members in windows]
-    budget = config.pipeline.token_budget
+    sizes = [documents.lengths[members] for members in windows[:most_windows]]
+    tokens, budget = sum(int(lengths.sum()) for lengths in sizes), config.pipeline.token_budget
     layouts = {}
     for kind in get_args(LayoutKind):
         batches = [lengths[group] for lengths in sizes for group in pack(lengths, budget, kind)]
         processed = sum(lay_out(lengths, kind).processed_tokens for lengths in batches)
         layouts[kind] = {
             "batches": len(batches),
-            "budget_fill": documents.tokens / (len(batches) * budget),
-            "row_fill": documents.tokens / processed,
+            "budget_fill": tokens / (len(batches) * budget),
+            "row_fill": tokens / processed,
         }
-    return {"windows": len(windows), "layouts": layouts}
+    return {"windows": len(windows), "packed_windows": len(sizes), "layouts": layouts}
 
 
 def _sample(document: Document, tokenizer: ChatTokenizer) -> dict[str, Any]:

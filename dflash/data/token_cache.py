@@ -75,9 +75,14 @@ class TokenCache:
     directory: Path
 
     @classmethod
+    def of(cls, root: Path) -> TokenCache:
+        """The cache at a place, whether or not it is there yet."""
+        return cls(root / "tokens")
+
+    @classmethod
     def open(cls, root: Path) -> TokenCache:
         """Make the directory, if need be. Raises ConfigError when it cannot be used."""
-        directory = root / "tokens"
+        directory = cls.of(root).directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
             writable = os.access(directory, os.W_OK | os.X_OK)
