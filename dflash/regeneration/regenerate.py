@@ -11,6 +11,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -168,11 +169,15 @@ def regenerate(config: TrainConfig, choice: RegenerationChoice) -> tuple[int, di
         return 0, done
     engine = open_engine(config, choice)
     identity = {**asked_for(config, choice), "target": engine.describe()}
-    file = AnswerFile(path)
-    manifest = go_on(file, manifest_path, identity)
-    manifest["sessions"].append({"started": utc_now(), **engine.surroundings()})
-    write_json(manifest_path, manifest)
-    work = Regeneration(config, choice, engine, file)
+    with closing(AnswerFile(path)) as file:
+        manifest = go_on(file, manifest_path, identity)
+        manifest["sessions"].append({"started": utc_now(), **engine.surroundings()})
+        write_json(manifest_path, manifest)
+        return _carry_out(Regeneration(config, choice, engine, file), manifest, manifest_path)
+
+
+def _carry_out(work: Regeneration, manifest: dict[str, Any], path: Path) -> tuple[int, dict[str, Any]]:
+    file = work.file
     if len(file):
         say(f"going on with {file.part}: {len(file)} rows are done")
     try:
@@ -180,17 +185,16 @@ def regenerate(config: TrainConfig, choice: RegenerationChoice) -> tuple[int, di
             work.run()
     except Stopped as stopped:
         say(f"stopped by {stopped}: {len(file)} rows are done; the same command goes on from there")
-        return signal_exit_codes[stopped.signal], _close(
-            work, manifest, manifest_path, f"stopped by {stopped}"
-        )
+        return signal_exit_codes[stopped.signal], _close(work, manifest, path, f"stopped by {stopped}")
     if work.errors:
         say(f"{len(work.errors)} rows have no answer yet; the same command asks for them again")
-        return 1, _close(work, manifest, manifest_path, "answers are missing")
-    document = _close(work, manifest, manifest_path, "finished")
+        return 1, _close(work, manifest, path, "answers are missing")
+    document = _close(work, manifest, path, "finished")
     file.finish()
     if not document["answered"]:
         kinds = "; ".join(f"{count} × {kind}" for kind, count in document["refused"].items())
-        raise DataError(f"0 answered of {work.rows_read} rows", where=config.data.path, found=kinds or None)
+        where = work.config.data.path or embedded_name
+        raise DataError(f"0 answered of {work.rows_read} rows", where=where, found=kinds or None)
     return 0, document
 
 
