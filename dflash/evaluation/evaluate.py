@@ -8,12 +8,14 @@ Targets of every kind go this way, hybrids too. Knows nothing of training.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from dflash.data.documents import Document
+from dflash.contract.config import TrainConfig
+from dflash.data.documents import Document, Documents
 from dflash.data.loading import load_documents
+from dflash.data.slices import hold_out
 from dflash.data.tokenizer import open_tokenizer
 from dflash.devices import wants_cuda
 from dflash.drafter import Drafter
@@ -36,7 +38,7 @@ def evaluate(source: str, settings: Sequence[str], request: Request, tell: Tell)
     config, spec = subject.config, subject.drafter.spec
     device = torch.device("cuda:0" if wants_cuda(config) else "cpu")
     tokenizer = open_tokenizer(config.target, config.data)
-    documents = load_documents(config, tokenizer, tell)
+    part, documents = pick_documents(load_documents(config, tokenizer, tell), config, subject.trained_on)
     target = WholeTarget(config.target, device, spec.taps)
     check_fits(spec, target.spec)
     stops = target.stop_ids | {token for token in (tokenizer.special.eos,) if token is not None}
@@ -50,10 +52,21 @@ def evaluate(source: str, settings: Sequence[str], request: Request, tell: Tell)
         target=target,
         request=request,
         documents=documents,
+        part=part,
         warnings=subject.doubt_tokenizer(tokenizer),
         texts=_measure_all(texts, target, drafter, tell),
     )
     return outcome.to_json()
+
+
+def pick_documents(
+    documents: Documents, config: TrainConfig, trained_on: str | None
+) -> tuple[Literal["all", "held out"], Documents]:
+    """Of the data that a drafter was trained on those that were held out of it; of other data all."""
+    trained, held = hold_out(documents, config)
+    if held is not None and trained.identity == trained_on:
+        return "held out", held
+    return "all", documents
 
 
 def _texts(

@@ -56,6 +56,7 @@ class Outcome:
     target: WholeTarget
     request: Request
     documents: Documents
+    part: Literal["all", "held out"]
     warnings: Sequence[str]
     texts: Sequence[MeasuredText]
 
@@ -79,6 +80,7 @@ class Outcome:
             },
             "data": {
                 "path": config.data.path or embedded_name,
+                "part": self.part,
                 "documents": len(self.documents.items),
                 "identity": self.documents.identity,
             },
@@ -162,13 +164,14 @@ def describe(document: dict[str, Any]) -> str:
     """The document for people."""
     drafter, found = document["drafter"], document["acceptance"]
     how = {"greedy": "the target's own greedy answers", "data": "the data's own answers (teacher-forced)"}
+    part = f"{document['prompts']}{' held out' * (document['data']['part'] == 'held out')}"
     step = "" if drafter["step"] is None else f", step {drafter['step']}"
     target, total, drafts = document["target"], document["answer_tokens"], drafter["drafted_tokens"]
     pooled, means = (_figure(found, name) for name in ("pooled", "mean_of_means"))
     lines = [
         f"{drafter['path']}{step}",
         f"target           {target['model']} on {target['device']}, {drafter['dtype']}",
-        f"texts            {document['prompts']} of {document['data']['path']}, {how[document['answers']]}",
+        f"texts            {part} of {document['data']['path']}, {how[document['answers']]}",
         f"acceptance       {pooled} pooled; {means} mean of means",
         f"blocks           {found['blocks']} of {drafts} drafts each, for {found['tokens']} tokens",
         f"target's choice  {_share(document['own_tokens'], total)} of the answers' {total} tokens",

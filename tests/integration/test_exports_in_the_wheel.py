@@ -26,7 +26,7 @@ from dflash.contract.config import load_config
 from dflash.drafter import Drafter, DrafterSpec, init_drafter
 from dflash.drafter_config import read_spec
 from dflash.drafter_files import open_drafter, write_drafter
-from dflash.evaluation.evaluate import evaluate
+from dflash.evaluation.evaluate import evaluate, pick_documents
 from dflash.evaluation.outcome import Request, describe
 from dflash.export import export_drafter
 
@@ -296,6 +296,24 @@ def test_what_was_exported_evaluates_as_the_run_does(
     assert again["acceptance"] == evaluated["acceptance"]
     assert (again["drafter"]["step"], again["target"]) == (400, evaluated["target"])
     assert "acceptance" in describe(again)
+
+
+def test_of_the_data_of_the_run_the_texts_held_out_are_taken(run: Path) -> None:
+    from dflash.data.loading import load_documents
+    from dflash.data.slices import hold_out
+    from dflash.data.tokenizer import open_tokenizer
+    from dflash.evaluation.subject import open_subject
+
+    config = open_subject(str(run), ["data.held_out=0.4"]).config
+    documents = load_documents(config, open_tokenizer(config.target, config.data))
+    trained, held = hold_out(documents, config)
+    assert held is not None
+    picked = {known: pick_documents(documents, config, known) for known in (trained.identity, "others", None)}
+    assert {known: (part, found.identity) for known, (part, found) in picked.items()} == {
+        trained.identity: ("held out", held.identity),
+        "others": ("all", documents.identity),
+        None: ("all", documents.identity),
+    }
 
 
 def test_answers_of_the_data_are_measured_as_they_stand(run: Path, evaluated: dict[str, Any]) -> None:

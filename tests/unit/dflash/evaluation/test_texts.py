@@ -1,4 +1,4 @@
-"""Which texts are measured: spread over the data, prompts up to the first answer, the limit of their blocks."""
+"""Which texts are measured: spread over the data, prompts up to the first answer, with their limits."""
 
 import numpy as np
 import pytest
