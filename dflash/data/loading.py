@@ -27,7 +27,7 @@ from dflash.data.conversations import Conversation
 from dflash.data.documents import Documents
 from dflash.data.embedded_text import embedded_conversations
 from dflash.data.intake import Facts, Intake, open_documents, refusal_error
-from dflash.data.preparation import Tell, WorkerPool, choose_workers, in_process
+from dflash.data.preparation import Tell, in_process
 from dflash.data.sources import read_raw, source_files
 from dflash.data.token_cache import (
     DamagedEntryError,
@@ -38,6 +38,7 @@ from dflash.data.token_cache import (
     map_temporary,
 )
 from dflash.data.tokenizer import ChatTokenizer
+from dflash.data.worker_pool import WorkerPool, choose_workers
 
 embedded_name: Final = "embedded text"
 format_number: Final = 1  # of what is kept

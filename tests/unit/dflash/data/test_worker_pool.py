@@ -1,0 +1,173 @@
+"""Worker processes: the same documents in the same order, and an end with a name if one is lost or stuck."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator
+from itertools import count, cycle, islice
+from pathlib import Path
+
+import psutil
+import pytest
+
+from dflash.contract.config import TrainConfig, load_config
+from dflash.contract.errors import DataError, DFlashError
+from dflash.data import worker_pool
+from dflash.data.chunks import rows_in_chunk
+from dflash.data.conversations import Conversation
+from dflash.data.preparation import in_process
+from dflash.data.sources import RawRow, read_raw
+from dflash.data.tokenizer import ChatTokenizer, open_embedded_tokenizer
+from dflash.data.worker_pool import WorkerPool, choose_workers
+
+data = Path(__file__).parents[3] / "data"
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> ChatTokenizer:
+    return open_embedded_tokenizer()
+
+
+def configure(**knobs: object) -> TrainConfig:
+    return load_config(None).replacing({"data.max_length": 256, "data.path": "rows", **knobs})
+
+
+def many_rows() -> Iterator[RawRow]:
+    """Rows without end, of good ones and bad ones, each on a line of its own."""
+    rows = [*read_raw(data / "talks.jsonl"), *read_raw(data / "cases/data/c001_roles_not_alternating.jsonl")]
+    for number, row in zip(count(1), cycle(rows), strict=False):
+        yield RawRow(file="rows", line=number, payload=row.payload)
+
+
+def test_workers_make_what_this_process_makes_in_the_same_order(tokenizer: ChatTokenizer) -> None:
+    config, rows = configure(), list(islice(many_rows(), 700))
+    here = list(in_process(iter(rows), config, tokenizer, print))
+    with WorkerPool(2, config, tokenizer, print) as pool:
+        there = list(pool.chunks(iter(rows)))
+    assert len(here) == len(there) == -(-700 // rows_in_chunk)
+    assert sum(chunk.rows for chunk in there) == 700
+    for one, other in zip(here, there, strict=True):
+        for name in ("ids", "loss_mask", "lengths", "candidates", "texts", "lines", "row_ids"):
+            assert getattr(one, name).tolist() == getattr(other, name).tolist()
+            assert getattr(one, name).dtype == getattr(other, name).dtype
+        for name in ("rows", "files", "refused", "notes", "cut", "too_long", "shortest_prompt"):
+            assert getattr(one, name) == getattr(other, name)
+    lines = [line for chunk in there for line in chunk.lines.tolist()]
+    refused = [row.line for chunk in there for row in chunk.refused]
+    assert lines == sorted(lines)
+    assert refused == sorted(refused)
+    assert sorted(lines + refused) == list(range(1, 701))
+    assert not [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+
+
+def test_a_killed_worker_ends_the_run_and_the_rows_in_its_hand_are_named(tokenizer: ChatTokenizer) -> None:
+    """Case C030: eight workers on two cores."""
+    with WorkerPool(8, configure(), tokenizer, print) as pool:
+        chunks = pool.chunks(many_rows())
+        victim = pool._workers[3]
+        while victim.job is None:
+            next(chunks)
+        pid, first = victim.process.pid, victim.job.rows[0].line
+        victim.process.kill()
+        with pytest.raises(DFlashError, match="has ended") as caught:
+            deque(chunks, maxlen=0)
+    assert caught.value.exit_code == 1
+    assert caught.value.where == f"preparation worker 3 (pid {pid})"
+    # It may have handed in its chunk before it died, and got the next one.
+    assert caught.value.found.startswith("killed by SIGKILL; rows in hand: rows, line ")
+    assert int(caught.value.found.split()[8]) >= first
+    assert all(not worker.process.is_alive() for worker in pool._workers)
+
+
+def test_a_worker_that_stands_still_is_named_with_its_row(tokenizer: ChatTokenizer) -> None:
+    """Case C030: whatever a worker is at, and for whatever reason it does not get on."""
+    with WorkerPool(2, configure(**{"data.row_seconds": 1.0}), tokenizer, print) as pool:
+        chunks = pool.chunks(many_rows())
+        while pool._workers[1].job is None:
+            next(chunks)
+        os.kill(pool._workers[1].process.pid, signal.SIGSTOP)
+        with pytest.raises(DataError, match="takes too long") as caught:
+            deque(chunks, maxlen=0)
+        in_hand = [row.line for row in pool._workers[1].job.rows]
+    assert caught.value.found.startswith("preparation worker 1 (pid ")
+    assert int(caught.value.where.removeprefix("rows, line ")) in in_hand
+    assert all(not worker.process.is_alive() for worker in pool._workers)
+
+
+def test_a_worker_with_another_tokenizer_makes_nothing(tokenizer: ChatTokenizer) -> None:
+    known_by = (tokenizer.content_sha256, tokenizer.template_sha256)
+    assert worker_pool._open_maker(configure(), known_by).tokenizer.name == tokenizer.name
+    with pytest.raises(DFlashError, match="another tokenizer"):
+        worker_pool._open_maker(configure(), (tokenizer.content_sha256, "another"))
+
+
+def test_what_a_worker_stumbles_over_is_told_with_its_row(tokenizer) -> None:
+    broken = [
+        *islice(many_rows(), 4),
+        Conversation(file="rows", line=5, id=None, messages=({"role": "user"},)),
+    ]
+    with (
+        pytest.raises(DFlashError, match="worker process failed") as caught,
+        WorkerPool(1, configure(), tokenizer, print) as pool,
+    ):
+        list(pool.chunks(iter(broken)))
+    assert caught.value.where.endswith(", at rows, line 5")
+    assert "KeyError" in caught.value.found
+
+
+preparing = """
+import sys
+from dflash.contract.config import load_config
+from dflash.data.loading import load_documents
+from dflash.data.tokenizer import open_tokenizer
+if __name__ == "__main__":
+    config = load_config(None, (f"data.path={sys.argv[1]}", "data.workers=2", "data.cache=off"))
+    load_documents(config, open_tokenizer(config.target))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nobody_outlives_a_process_that_is_stopped(tmp_path: Path, repository: Path, number: int) -> None:
+    path, script = tmp_path / "rows.jsonl", tmp_path / "preparing.py"
+    path.write_bytes((data / "talks.jsonl").read_bytes() * 200)
+    script.write_text(preparing)
+    environment = {**os.environ, "PYTHONPATH": str(repository)}
+    process = subprocess.Popen(
+        [sys.executable, str(script), str(path)], env=environment, stderr=subprocess.PIPE, cwd=tmp_path
+    )
+    try:
+        deadline, children = time.monotonic() + 60, list[psutil.Process]()
+        while len(children) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+            found = psutil.Process(process.pid).children()
+            children = [child for child in found if "spawn_main" in " ".join(child.cmdline())]
+        assert len(children) == 2
+        process.send_signal(number)
+        process.wait(30)
+        _, alive = psutil.wait_procs(found, timeout=30)
+        assert alive == []
+        assert process.returncode == -number
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "size", "cores", "workers"),
+    [
+        (0, 10**12, 8, 0),
+        (3, 1, 8, 3),
+        (-1, 10**6, 8, 0),
+        (-1, 10**9, 8, 8),
+        (-1, 10**9, 1, 0),
+        (-1, 10**9, 99, 16),
+    ],
+)
+def test_workers_are_as_many_as_pay(monkeypatch, wanted: int, size: int, cores: int, workers: int) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert choose_workers(wanted, size) == workers
