@@ -16,6 +16,7 @@ from jinja2 import TemplateError
 
 from dflash.contract.errors import ConfigError
 from dflash.data.chat_turns import Message, Template, Tool
+from dflash.data.tool_calls import Arguments
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,6 +57,7 @@ class PretrainedTemplate(Template):
             self._options = {self._find_switch(): thinking == "on"}
         if _reads(self.text, "strftime_now") and _reads(self.text, "date_string"):
             self._options["date_string"] = fixed_date
+        self._calls_as_text = False
         self._calls_as_text = self._wants_text()
 
     def __call__(self, messages: Sequence[Message], prompt: bool, tools: Sequence[Tool] = (), /) -> str:
@@ -89,11 +91,8 @@ class PretrainedTemplate(Template):
         """Whether a template joins the arguments of a call to its text as they are: text is wanted then."""
         if "arguments" not in self.text:
             return False
-        call = {
-            "type": "function",
-            "id": "call00001",
-            "function": {"name": "f", "arguments": {"key": "word"}},
-        }
+        function = {"name": "f", "arguments": Arguments({"key": "word"})}
+        call = {"type": "function", "id": "call00001", "function": function}
         calling = {"role": "assistant", "content": "", "tool_calls": [call]}
         written = self._try([{"role": "user", "content": "q"}, calling])
         if written is not None and "{'key': 'word'}" not in written:
@@ -117,9 +116,9 @@ def template_text(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def _write_arguments(call: Any) -> Any:
     inner = call.get("function", call)
-    if not isinstance(inner.get("arguments"), dict):
+    if not isinstance(inner.get("arguments"), Arguments):
         return call
-    written = {**inner, "arguments": json.dumps(inner["arguments"], ensure_ascii=False)}
+    written = {**inner, "arguments": inner["arguments"].text}
     return {**call, "function": written} if "function" in call else written
 
 

@@ -38,7 +38,12 @@ may_follow = {
     "tool": {"assistant", "tool"},
 }
 think_start, think_end = "<think>", "</think>"
-passed_on = {"tool_calls": list, "reasoning_content": str, "name": str, "tool_call_id": str}
+# Texts that templates read beside content, and what people call them.
+passed_on = {
+    "reasoning_content": ("reasoning_content", "reasoning", "thinking"),
+    "name": ("name",),
+    "tool_call_id": ("tool_call_id",),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +53,7 @@ class Conversation:
     file: str
     line: int  # from 1
     id: str | None
-    messages: tuple[dict[str, Any], ...]  # role (system, user, assistant, tool), content (text), `passed_on`
+    messages: tuple[dict[str, Any], ...]  # role (system, user, assistant, tool), content (text), see _pass_on
     tools: tuple[dict[str, Any], ...] = ()  # descriptions of what the assistant may call
     warnings: tuple[str, ...] = ()
 
@@ -236,11 +241,7 @@ def _normalize_message(turn: Any, where: str) -> dict[str, Any]:
     if role is None:
         raise RowError(f"unknown role: {where} is by {speaker[:40]!r}")
     message: dict[str, Any] = {"role": role}
-    for key, kind in passed_on.items():
-        if isinstance(turn.get(key), kind) and turn[key]:
-            message[key] = turn[key]
-    if "tool_calls" in message:
-        message["tool_calls"] = _normalize_calls(message["tool_calls"], where)
+    message |= _pass_on(turn, where)
     content = _first_given(turn, "content", "value")
     if content is None and "tool_calls" in message:
         content = ""
@@ -250,11 +251,26 @@ def _normalize_message(turn: Any, where: str) -> dict[str, Any]:
     return message
 
 
+def _pass_on(turn: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """What chat templates also read of a turn."""
+    found: dict[str, Any] = {}
+    calls = turn.get("tool_calls")
+    if calls:
+        found["tool_calls"] = _normalize_calls(calls, where)
+    for key, names in passed_on.items():
+        value = _first_given(turn, *names)
+        if value is not None and (isinstance(value, bool) or not isinstance(value, str | int)):
+            raise RowError(f"no text: {key} of {where} is {_kind(value)}")
+        if value is not None and str(value).strip():
+            found[key] = str(value)
+    return found
+
+
 def _first_given(turn: Mapping[str, Any], *names: str) -> Any:
     return next((turn[name] for name in names if turn.get(name) is not None), None)
 
 
-def _normalize_calls(calls: list[Any], where: str) -> list[dict[str, Any]]:
+def _normalize_calls(calls: Any, where: str) -> list[dict[str, Any]]:
     try:
         return normalize_calls(calls, partial(_parse_json, where=f"arguments in {where}: "))
     except RowError:

@@ -56,7 +56,8 @@ class _told:  # noqa: N801 - reads as a statement
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, pa.ArrowException):
+        # An OSError without a number is pyarrow's word for a file that ends too soon.
+        if isinstance(error, pa.ArrowException) or (isinstance(error, OSError) and error.errno is None):
             text = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(
                 f"the {self._form} file is damaged: {text}",

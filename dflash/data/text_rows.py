@@ -104,8 +104,8 @@ class _Scan:
                 continue
             except (RecursionError, ValueError) as error:
                 raise self.error(str(error)) from None
-            if end == len(self._text) and self._read(_piece):
-                continue  # a number may go on
+            if end > len(self._text) - 3 and self._read(_piece):
+                continue  # a number may go on: 1, 1., 1.5e, 1.5e-
             self.rows += 1
             text, self._at = self._text[self._at : end], end
             return text
@@ -127,12 +127,13 @@ class _Scan:
 
     def _read(self, size: int) -> bool:
         """Add what the file has next; False at its end."""
-        data = self._tail + self._file.read(size)
+        new = self._file.read(size)
+        data = self._tail + new
         whole = len(data) - _cut_character(data) if self._file.peek(1) else len(data)
         self._tail = data[whole:]
         self._text = self._text[self._at :] + data[:whole].decode("utf-8", "surrogateescape")
         self._at = 0
-        return whole > 0
+        return bool(new) or whole > 0
 
 
 def _end_of(match: re.Match[str] | None, otherwise: int) -> int:

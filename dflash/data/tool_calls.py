@@ -1,7 +1,7 @@
 """Tool calls and descriptions of tools, as people write them, in the one form that chat templates read.
 
-Some write the arguments of a call as an object and some as JSON text; some templates want the one and some
-the other. `Arguments` is both. Knows nothing of turns.
+Some write the arguments of a call as an object, some as JSON text, and templates want the one or the other:
+`Arguments` is an object that remembers its text. Knows nothing of turns.
 """
 
 from __future__ import annotations
@@ -12,24 +12,19 @@ from typing import Any
 
 
 class Arguments(dict[str, Any]):
-    """The arguments of a call: an object that reads as its JSON text where a template wants text."""
+    """The arguments of a call, with the JSON text that they were or that they make."""
 
     def __init__(self, value: dict[str, Any], text: str | None = None) -> None:
         super().__init__(value)
         self.text = json.dumps(value, ensure_ascii=False) if text is None else text
 
-    def __str__(self) -> str:
-        return self.text
 
-    def __add__(self, other: str) -> str:
-        return self.text + other
-
-    def __radd__(self, other: str) -> str:
-        return other + self.text
-
-
-def normalize_calls(value: list[Any], parse: Callable[[str], Any]) -> list[dict[str, Any]]:
-    """The calls of a message. `parse` reads JSON text. Raises ValueError with what is wrong with them."""
+def normalize_calls(value: Any, parse: Callable[[str], Any]) -> list[dict[str, Any]]:
+    """The calls of a message: a list, or JSON text of one. `parse` reads JSON text. Raises ValueError."""
+    if isinstance(value, str):
+        value = parse(value)
+    if not isinstance(value, list):
+        raise ValueError("tool_calls are not a list")
     return [_normalize_call(call, parse) for call in value]
 
 
