@@ -129,11 +129,13 @@ class _Scan:
         """Add what the file has next; False at its end."""
         new = self._file.read(size)
         data = self._tail + new
+        if not data:
+            return False
         whole = len(data) - _cut_character(data) if self._file.peek(1) else len(data)
         self._tail = data[whole:]
         self._text = self._text[self._at :] + data[:whole].decode("utf-8", "surrogateescape")
         self._at = 0
-        return bool(new) or whole > 0
+        return True
 
 
 def _end_of(match: re.Match[str] | None, otherwise: int) -> int:
