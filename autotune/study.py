@@ -250,7 +250,13 @@ def count_complaints(trials: Sequence[Trial]) -> tuple[tuple[str, int], ...]:
 
 def trial_length(seconds: float) -> dict[str, float | int | str]:
     """What a trial's configuration says of its length: for its time, from the first step, nothing kept."""
-    return {"run.max_seconds": seconds, "run.max_steps": 0, "run.resume": "", "run.checkpoint_every": -1}
+    return {
+        "run.max_seconds": seconds,
+        "run.max_steps": 0,
+        "run.resume": "",
+        "run.checkpoint_every": -1,
+        "run.evaluate_every": 0,
+    }
 
 
 def _prepare_nothing() -> None:

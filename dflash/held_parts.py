@@ -22,6 +22,7 @@ from dflash.contract.held_knobs import held_values, name_changes
 from dflash.contract.memory_plan import host
 from dflash.data.documents import Documents
 from dflash.data.loading import load_documents
+from dflash.data.slices import hold_out
 from dflash.data.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.devices import DeviceSet, open_devices
 from dflash.drafter import Drafter, DrafterSpec, init_drafter
@@ -69,8 +70,17 @@ class HeldParts:
 
     @cached_property
     def documents(self) -> Documents:
-        """Raises DataError."""
-        return load_documents(self.config, self.tokenizer)
+        """Those to train on. Raises DataError."""
+        return self._sides[0]
+
+    @property
+    def held_out(self) -> Documents | None:
+        """Those kept out of training; None: none are."""
+        return self._sides[1]
+
+    @cached_property
+    def _sides(self) -> tuple[Documents, Documents | None]:
+        return hold_out(load_documents(self.config, self.tokenizer), self.config)
 
     def check(self, config: TrainConfig) -> None:
         """Raises UsageError for a run that would have to load something else."""

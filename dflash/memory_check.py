@@ -24,6 +24,7 @@ from dflash.contract.sections import TransportChoice
 from dflash.contract.taps import resolve_taps
 from dflash.data.documents import Documents
 from dflash.data.loading import load_documents
+from dflash.data.slices import hold_out
 from dflash.data.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.devices import Device, DeviceSet, open_devices, resolve_dtype
 from dflash.drafter import DrafterSpec
@@ -122,7 +123,8 @@ def plan_run(config: TrainConfig) -> MemoryPlan:
     """The plan of a run that nobody has prepared. Raises UsageErrors as `prepare` would."""
     tokenizer, devices = open_tokenizer(config.target, config.data), open_devices(config)
     routes = find_routes(devices, config.transport_choice, config.devices)
-    return make_plan(config, devices, load_documents(config, tokenizer), tokenizer, routes)
+    documents, _ = hold_out(load_documents(config, tokenizer), config)
+    return make_plan(config, devices, documents, tokenizer, routes)
 
 
 def make_plan(

@@ -16,14 +16,15 @@ from itertools import zip_longest
 import torch
 from torch import Tensor
 
-from dflash.attention import upload
+from dflash.attention import SdpaView, upload
 from dflash.batch import Batch, HiddenStates, WindowInfo
+from dflash.compiling import working
 from dflash.contract.config import TrainConfig
 from dflash.contract.events import Probe
 from dflash.devices import Device, Moment, Timing, reached, resolve_dtype
-from dflash.drafter import Drafter
-from dflash.drafter_kernels import choose_kernels, plan_batch, takes_tiles
-from dflash.objective import block_inputs, train_objective
+from dflash.drafter import Drafter, LayerRunner, PlainRunner
+from dflash.drafter_kernels import ViewOf, choose_kernels, plan_batch, takes_tiles
+from dflash.objective import ObjectiveTerms, block_inputs, train_objective
 from dflash.optimizer import Optimizer, StepResult
 from dflash.replica_link import ReplicaLink
 from dflash.window_end import WindowEnd, tell
@@ -93,29 +94,41 @@ class Replica:
 
     def train(self, item: HiddenStates) -> None:
         """Forward, loss and backward of one batch; gradients and figures add up until `take_gradients`."""
+        terms = self._terms(item, self._view_of, self.drafter.runner)
+        (terms.numerator / item.batch.window.denominator).backward()  # type: ignore[no-untyped-call]
+        figures = gather_sums(terms, item.taps)
+        self._figures = figures if self._figures is None else self._figures + figures
+
+    def measure(self, item: HiddenStates) -> Tensor:
+        """The row of sums that `train` would add for this batch; nothing of the replica changes.
+
+        Runs uncompiled, by SDPA: what is compiled for training is not compiled again.
+        """
+        with torch.no_grad(), working():
+            return gather_sums(self._terms(item, SdpaView.of, PlainRunner()), item.taps)
+
+    def _terms(self, item: HiddenStates, view_of: ViewOf, runner: LayerRunner) -> ObjectiveTerms:
         batch, place = item.batch.for_drafter, self.device.torch_device
-        config, spec = self.config, self.drafter.spec
-        view = self._view_of(batch, spec, place)
+        objective, spec = self.config.objective, self.drafter.spec
         ids, positions = block_inputs(batch, spec.mask_token_id)
+        view = view_of(batch, spec, place)
         hidden = self.drafter(
             item.taps.to(self.drafter.dtype),
             upload(batch.positions, place),
             torch.nn.functional.embedding(upload(ids, place), self.embedding),
             upload(positions, place),
             view,
+            runner,
         )
-        terms = train_objective(
+        return train_objective(
             hidden,
             self.head,
             upload(batch.labels, place),
             upload(batch.weights, place),
-            loss=config.objective.loss,
-            dpace_alpha=config.objective.dpace_alpha,
-            chunk_blocks=config.objective.chunk_blocks,
+            loss=objective.loss,
+            dpace_alpha=objective.dpace_alpha,
+            chunk_blocks=objective.chunk_blocks,
         )
-        (terms.numerator / batch.window.denominator).backward()  # type: ignore[no-untyped-call]
-        figures = gather_sums(terms, item.taps)
-        self._figures = figures if self._figures is None else self._figures + figures
 
     def take_gradients(self) -> list[Tensor | None]:
         """The float32 gradients since the last call, in parameter order; None where a parameter got none."""

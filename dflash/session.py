@@ -33,7 +33,8 @@ from dflash.kernels import describe_kernels, slow_kernels
 from dflash.objective import loss_in_words
 from dflash.routes import describe_routes, doubt_peer
 from dflash.trace_window import EventTap, TraceWindow
-from dflash.trainer import StuckThreadsError, Trainer, TrainResult, prepare
+from dflash.train_result import TrainResult
+from dflash.trainer import StuckThreadsError, Trainer, prepare
 from dflash.work_count import count_work
 
 signal_exit_codes = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -174,7 +175,16 @@ class Session:
             f"split {self.config.split} on {where}; transport {choice}; "
             f"{len(trainer.documents.lengths)} documents, {trainer.total_steps} steps"
         )
+        self._announce_held_out(trainer)
         self._announce_resumption(trainer)
+
+    def _announce_held_out(self, trainer: Trainer) -> None:
+        trainer.evaluations.told = lambda evaluation: say(evaluation.line())
+        every, held_out = self.config.run.evaluate_every, trainer.evaluations.held_out
+        if held_out is not None:
+            say(f"held out: {held_out.documents} documents, evaluated every {every} steps and at the end")
+        elif every and self.config.data.held_out > 0:
+            say("warning: data.held_out is so small that no document is held out: nothing is evaluated")
 
     def _announce_resumption(self, trainer: Trainer) -> None:
         if trainer.resumption is None:
@@ -234,8 +244,15 @@ class Session:
         learned = (
             {"loss_is": loss_in_words(self.config), **result.learned} if result and result.learned else None
         )
+        evaluations = [each.to_json() for each in result.evaluations] if result else None
         self.run.update(
-            status=status, reason=reason, exit_code=code, ended_utc=utc_now(), books=books, learned=learned
+            status=status,
+            reason=reason,
+            exit_code=code,
+            ended_utc=utc_now(),
+            books=books,
+            learned=learned,
+            evaluations=evaluations,
         )
         return {
             "run": str(self.run.path),
@@ -244,6 +261,7 @@ class Session:
             "exit_code": code,
             "books": books,
             "learned": learned,
+            "evaluations": evaluations,
             "last_loss": result.losses[-1] if result and result.losses else None,
             "checkpoint": str(result.checkpoint) if result and result.checkpoint else None,
         }

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -35,6 +34,8 @@ from dflash.counters import Counters
 from dflash.data.documents import Documents
 from dflash.devices import DeviceSet, Moment
 from dflash.edge_check import check_edges
+from dflash.evaluations import Evaluations
+from dflash.held_out import HeldOut
 from dflash.held_parts import HeldParts, Roles
 from dflash.loss_health import LossHealth
 from dflash.memory_check import MemoryPlan, make_plan
@@ -46,6 +47,7 @@ from dflash.schedule import open_schedule
 from dflash.stages import DrafterStep, Prefetch, Stage, TargetForward
 from dflash.stopwatch import Stopwatch
 from dflash.target import Target
+from dflash.train_result import TrainResult
 from dflash.transport import Transport, open_transport
 from dflash.trimming import trim
 from dflash.window import Course, WindowTurns, batches
@@ -62,31 +64,6 @@ memory_every_s = 1.0  # between readings of the allocators
 
 class StuckThreadsError(DFlashError):
     """Threads did not end within the grace period; only the end of the process can end them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainResult:
-    """How a run ended. Books: every batch made was trained or dropped."""
-
-    steps_done: int  # windows stepped in all, resumed ones included
-    optimizer_updates: int  # steps in all that changed the weights, by the optimizer's own count
-    losses: tuple[float, ...]  # one a window of this process
-    learned: dict[str, Any] | None  # see Counters.learned
-    documents_trained: int
-    tokens_trained: int
-    states_absent: int  # tokens trained without the target's states
-    batches_made: int
-    batches_trained: int
-    batches_dropped: int
-    stop_reason: str | None
-    checkpoint: Path | None
-    weights: dict[str, torch.Tensor]  # the drafter, on the CPU
-
-    def books(self) -> dict[str, Any]:
-        """The counts for run.json."""
-        steps = ("steps_done", "optimizer_updates", "documents_trained", "tokens_trained", "states_absent")
-        batches = ("batches_made", "batches_trained", "batches_dropped")
-        return {name: getattr(self, name) for name in (*steps, *batches)}
 
 
 @dataclass(kw_only=True)
@@ -109,9 +86,11 @@ class Trainer:
     counters: Counters
     prepared: Stopwatch  # what took how long before anything started
     window_done: Callable[[WindowInfo, WindowFigures], None] = lambda window, figures: None
+    evaluations: Evaluations  # on documents held out
     warned: Callable[[str], None] = lambda text: None
     _health: LossHealth = field(init=False, default_factory=LossHealth)
     _next_memory_s: float = field(init=False, default=0.0)
+    _timed_out: bool = field(init=False, default=False)  # run.max_seconds came before any other end
 
     @property
     def first_step(self) -> int:
@@ -135,6 +114,7 @@ class Trainer:
                 ways={(route.src, route.dst): route.path for route in self.routes},
                 item_bytes=self.item_bytes,
             )
+        self.evaluations.warn = self._warn
         if self.checkpoints is not None:
             self.checkpoints.warn = self._warn
         self.turns = WindowTurns(self.first_step)
@@ -172,6 +152,8 @@ class Trainer:
         self._end(stages)
         if self.checkpoints is not None:
             self.checkpoints.save(self.group, last=True)
+        if self.state.stop_reason is None or self._timed_out:
+            self.evaluations.close(self.group, self.probe)
         return self._result()
 
     def _supervise(self, stages: list[Stage], watch: Callable[[], None]) -> None:
@@ -182,6 +164,7 @@ class Trainer:
             self._compilations.look()
             self._measure_memory()
             if limit_s > 0 and time.monotonic() - started > limit_s:
+                self._timed_out = self.state.stop_reason is None or self._timed_out
                 self.state.request_stop(f"run.max_seconds = {limit_s:g}")
             for stage in stages:
                 stage.thread.join(timeout=0.2 / len(stages))
@@ -251,6 +234,10 @@ class Trainer:
             with probe.span("checkpoint", window=window.step):
                 self.books.settle()  # raises for a step that was not made
                 self.checkpoints.save(self.group, last=False)
+        if self.evaluations.are_due(done) and self.state.stop_reason is None:
+            with probe.span("evaluate", window=window.step):
+                self.books.settle()
+                self.evaluations.evaluate(self.group, done, probe, lambda: self.state.stop_reason is None)
         if self.state.stop_reason is not None and done < self.total_steps:
             self.state.stop_now(self.state.stop_reason)
         self.progress.advance()
@@ -328,6 +315,7 @@ class Trainer:
             optimizer_updates=self.group.optimizer.updates_made(),
             losses=tuple(self.counters.losses),
             learned=self.counters.learned(),
+            evaluations=tuple(self.evaluations.done),
             documents_trained=self.counters.documents,
             tokens_trained=self.counters.tokens,
             states_absent=self.counters.states_absent,
@@ -389,6 +377,8 @@ def prepare(
     if not parts.is_warm(config, layout):
         with taken.part("compiling"):
             _warm_up(batches(documents, config, layout=layout), devices, roles.targets, group)
+    with taken.part("held out"):
+        held_out = None if worst_case else _open_held_out(config, parts, roles)
     token_bytes = len(roles.taps) * roles.spec.hidden * roles.each_bytes
     return Trainer(
         config=config,
@@ -403,6 +393,7 @@ def prepare(
         course=course,
         resumption=resumption,
         checkpoints=checkpoints,
+        evaluations=Evaluations(held_out, config.run.evaluate_every),
         probe=probe,
         counters=Counters(
             total_steps=course.total_steps, first_step=0 if resumption is None else resumption.step
@@ -442,6 +433,12 @@ def _find_place(
     if resumption is not None:
         resumption.clear_way(writer.directory)
     return course, resumption, writer
+
+
+def _open_held_out(config: TrainConfig, parts: HeldParts, roles: Roles) -> HeldOut | None:
+    if parts.held_out is None or config.run.evaluate_every == 0:
+        return None
+    return HeldOut.of(parts.held_out, config, roles.targets[0], len(roles.taps))
 
 
 def _set_up_torch(config: TrainConfig, devices: DeviceSet) -> None:

@@ -6,15 +6,15 @@ clock by an anchor event; clock "host" is Python's view, which for CUDA work is 
 
 Span names (stage: prefetch, target, drafter, trainer):
   work of a stage     pack, forward, gather (taps into the send buffer, where that is a pass of its own),
-                      backward (drafter forward and backward), sum, optimizer, checkpoint, load, compile,
-                      validate
+                      backward (drafter forward and backward), sum, optimizer, checkpoint, evaluate
+                      (documents held out, on the first drafter's device), load, compile, validate
   waits               get, put (a channel), gpu_wait (own device), copy_wait (a copy that must end before
                       going on), window_turn (an earlier window not yet sent), window_wait (a window not
                       yet stepped, or not yet trained by the other drafters' devices), device_wait (a logical
                       device computing for another role that shares it), barrier (schedule lockstep: the
                       other roles' phase), lock_wait (a lock of the compiler or its autotuner)
   copies              copy: with src, dst, path, bytes; `on_critical_path` in note when the stage waited
-Marks:   window (window end at completion: tokens, note=JSON of loss figures), take (a drafter took a batch;
+Marks:   window (window end at completion: tokens, note=JSON of loss figures), evaluation (note=JSON), take (a drafter took a batch;
          note "home" or "away"), dispatch, start, stop, warning (note), accounting (note)
 Gauges:  depth and capacity (channel; value), allocated_bytes, reserved_bytes, alloc_retries,
          peak_allocated_bytes, peak_reserved_bytes (the most since training began), recompiles,

@@ -160,6 +160,7 @@ def new_manifest(command: list[str]) -> dict[str, Any]:
         "workload": None,  # what must match for two runs to be comparable
         "books": None,  # documents, batches, steps counted at the end
         "resumed": None,  # the checkpoint that it goes on from, and what has changed since
+        "evaluations": None,  # of documents held out, in order, as in the events
         "learned": None,  # losses and accuracy at the end, with what the loss is divided by
     }
 

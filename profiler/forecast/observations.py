@@ -33,7 +33,7 @@ least_computed: Final = 0.02  # of its work that a stage is taken to compute
 small_copy_bytes: Final = 4096  # numbers that are read back, no states
 slower_copies: Final = 1.1  # times the usual: less is noise
 worth_telling: Final = 0.02  # of a forward, that a slow copy takes longer
-window_parts: Final = ("sum", "optimizer", "checkpoint")  # work of a window, not of a batch
+window_parts: Final = ("sum", "optimizer", "checkpoint", "evaluate")  # work of a window, not of a batch
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -25,7 +25,7 @@ range_ns: Final = 60_000_000_000  # the range judged …
 range_windows: Final = 15  # … or longer, until it holds so many windows: a diagnosis needs ten steady ones
 keep_ns: Final = 600_000_000_000  # … but no longer than that
 _kept_windows, _kept_notes = 400, 200
-_notable_spans = ("checkpoint", "validate", "load", "compile")
+_notable_spans = ("checkpoint", "evaluate", "validate", "load", "compile")
 _not_noted = ("window", "take", "dispatch", "start", "stop")  # too many, or told elsewhere
 
 

@@ -1,0 +1,156 @@
+"""Evaluation on documents held out: what it says, and that training is none the wiser."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import torch
+
+from dflash.batch import HiddenStates
+from dflash.contract.config import load_config
+from dflash.contract.events import Probe, event_schema
+from dflash.held_out import Evaluation, HeldOut
+from dflash.trainer import Trainer, TrainResult, prepare
+from dflash.window_figures import WindowSums
+from tests.small_training import on_logical_devices
+
+small = (*on_logical_devices, "data.held_out=0.3", "run.evaluate_documents=5")
+
+
+class Rows(list[dict[str, Any]]):
+    def append(self, row: Any) -> None:
+        super().append(dict(zip(event_schema.names, row, strict=True)))
+
+
+def make(*changes: str, rows: Rows | None = None) -> Trainer:
+    probe = Probe(Rows() if rows is None else rows, "trainer")
+    return prepare(load_config(None, (*small, *changes)), probe=probe)
+
+
+def same_training(some: TrainResult, other: TrainResult) -> bool:
+    return some.losses == other.losses and all(
+        torch.equal(tensor, other.weights[name]) for name, tensor in some.weights.items()
+    )
+
+
+@pytest.fixture(scope="module")
+def unwatched() -> TrainResult:
+    result = make("run.evaluate_every=0").run()
+    assert result.evaluations == ()
+    return result
+
+
+def test_training_is_the_same_to_the_bit_with_and_without(unwatched: TrainResult) -> None:
+    rows = Rows()
+    trainer = make("run.evaluate_every=1", rows=rows)
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    result = trainer.run()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert same_training(result, unwatched)
+    assert [each.step for each in result.evaluations] == [1, 2, 3]
+    marks = [row for row in rows if row["name"] == "evaluation"]
+    assert [json.loads(row["note"]) for row in marks] == [each.to_json() for each in result.evaluations]
+    spans = [row for row in rows if row["name"] == "evaluate"]
+    assert [row["window"] for row in spans if row["dur_ns"] > 1e5] == [0, 1, 2]
+    assert len({each.loss for each in result.evaluations}) == 3, "the drafter has moved in between"
+
+
+@pytest.mark.parametrize("split", ["1-2", "colocated-2"])
+def test_other_splits_say_the_same(split: str, unwatched: TrainResult) -> None:
+    (one,) = make("run.evaluate_every=3").run().evaluations
+    (other,) = make("run.evaluate_every=3", f"split={split}").run().evaluations
+    assert other.loss == pytest.approx(one.loss, rel=1e-4)
+    assert other.documents == one.documents == 5
+    assert other.acceptance.tokens == one.acceptance.tokens
+
+
+def test_nothing_that_is_held_out_is_trained() -> None:
+    trainer = make("run.epochs=1", "run.max_steps=0", "run.evaluate_every=0")
+    apart = trainer.documents
+    whole = prepare(load_config(None, (*small, "data.held_out=0", "run.evaluate_every=0"))).documents
+    result = trainer.run()
+    trained = {item.ids.tobytes() for item in apart.items}
+    assert result.documents_trained == len(apart.items) < len(whole.items)
+    rest = {item.ids.tobytes() for item in whole.items} - trained
+    assert 0.1 < len(rest) / len(whole.items) < 0.5
+
+
+@pytest.mark.parametrize("loss", ["dflash", "dpace"])
+def test_loss_and_accuracy_are_those_of_training_on_these_documents(loss: str) -> None:
+    """The row that a training step would add, divided by what it would be divided by."""
+    trainer = make("run.evaluate_every=3", f"objective.loss={loss}", "data.held_out=0.5")
+    held_out, replica = trainer.evaluations.held_out, trainer.group.leader
+    assert held_out is not None
+    evaluation = held_out.evaluate(replica, 0, trainer.probe)
+    assert evaluation is not None
+    rows, denominators = [], set()
+    for part in held_out._parts:
+        assert torch.equal(part.taps, trainer.targets[0].forward(part.batch))
+        replica.train(HiddenStates(batch=replica.plan(part.batch), taps=part.taps))
+        denominators.add(part.batch.window.denominator)
+        row = replica.take_figures()
+        assert row is not None
+        rows.append(row.double())
+        replica.take_gradients()
+    sums = WindowSums.of(torch.stack(rows).sum(0).tolist())
+    (denominator,) = denominators
+    assert evaluation.loss == pytest.approx(sums.numerator / denominator, rel=1e-5)
+    assert evaluation.slot_correct == sums.slot_correct
+    assert evaluation.slot_counted == sums.slot_counted
+    answered = sum(a.end - a.start - 1 for part in held_out._parts for each in part.answers for a in each)
+    assert evaluation.acceptance.tokens == answered > 20
+    assert evaluation.acceptance.pooled is not None
+    assert 1 <= evaluation.acceptance.pooled <= 4
+
+
+def test_a_drafter_that_has_learned_a_text_is_accepted_more_on_it() -> None:
+    """Evaluated on what it is trained on, for once."""
+    trainer = make("run.max_steps=30", "optimizer.lr=0.01", "data.held_out=0", "run.evaluate_every=0")
+    trained_on = HeldOut.of(trainer.documents, trainer.config, trainer.targets[0], 2)
+    before = trained_on.evaluate(trainer.group.leader, 0, trainer.probe)
+    trainer.run()
+    after = trained_on.evaluate(trainer.group.leader, 30, trainer.probe)
+    assert before is not None
+    assert after is not None
+    assert before.acceptance.pooled is not None
+    assert after.acceptance.pooled is not None
+    assert after.loss < before.loss - 1
+    assert after.acceptance.pooled > before.acceptance.pooled
+
+
+def test_an_evaluation_that_fails_ends_evaluations_and_not_the_run(
+    monkeypatch: pytest.MonkeyPatch, unwatched: TrainResult
+) -> None:
+    def fail(*_: object) -> Evaluation:
+        raise RuntimeError("CUDA out of memory.\nTried to allocate")
+
+    rows = Rows()
+    trainer = make("run.evaluate_every=1", rows=rows)
+    monkeypatch.setattr(HeldOut, "evaluate", fail)
+    result = trainer.run()
+    assert same_training(result, unwatched)
+    (warning,) = [row["note"] for row in rows if row["name"] == "warning"]
+    assert warning == "step 1: the evaluation failed, there will be no more: CUDA out of memory."
+
+
+def test_a_run_that_is_told_to_stop_does_not_evaluate_and_one_whose_time_is_over_does() -> None:
+    told = make("run.evaluate_every=100", "run.max_steps=1000")
+    told.window_done = lambda window, figures: told.state.request_stop("SIGINT")
+    stopped = told.run()
+    assert (stopped.stop_reason, stopped.evaluations) == ("SIGINT", ())
+    over = make("run.evaluate_every=100", "run.max_steps=1000", "run.max_seconds=0.01").run()
+    assert over.stop_reason == "run.max_seconds = 0.01"
+    assert [each.step for each in over.evaluations] == [over.steps_done]
+
+
+def test_no_more_states_are_kept_than_there_is_room_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = make("run.evaluate_every=3").evaluations.held_out
+    assert whole is not None
+    monkeypatch.setattr("dflash.held_out.most_state_bytes", whole.state_bytes // 2)
+    less = make("run.evaluate_every=3").evaluations.held_out
+    assert less is not None
+    assert 0 < less.documents < whole.documents
+    assert less.state_bytes <= whole.state_bytes // 2
