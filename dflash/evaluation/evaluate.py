@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 
 from dflash.contract.config import TrainConfig
+from dflash.contract.errors import DFlashError
 from dflash.data.documents import Document, Documents
 from dflash.data.loading import load_documents
 from dflash.data.slices import hold_out
@@ -24,6 +25,8 @@ from dflash.evaluation.outcome import MeasuredText, Outcome, Request
 from dflash.evaluation.subject import check_fits, open_subject
 from dflash.evaluation.texts import Tell, Text, answered_texts, choose_documents, given_texts
 from dflash.evaluation.whole_target import WholeTarget
+from dflash.target_shapes import TargetSpec
+from dflash.target_weights import read_config
 
 tell_every = 16  # texts
 
@@ -38,9 +41,9 @@ def evaluate(source: str, settings: Sequence[str], request: Request, tell: Tell)
     config, spec = subject.config, subject.drafter.spec
     device = torch.device("cuda:0" if wants_cuda(config) else "cpu")
     tokenizer = open_tokenizer(config.target, config.data)
+    check_fits(spec, TargetSpec.of(read_config(config.target.model), config.target.model))
     part, documents = pick_documents(load_documents(config, tokenizer, tell), config, subject.trained_on)
     target = WholeTarget(config.target, device, spec.taps)
-    check_fits(spec, target.spec)
     stops = target.stop_ids | {token for token in (tokenizer.special.eos,) if token is not None}
     chosen = choose_documents(documents.items, request.prompts)
     stored = subject.drafter.dtype
@@ -89,10 +92,17 @@ def _measure_all(
 ) -> list[MeasuredText]:
     """In the order of the data."""
     measured = list[MeasuredText]()
-    for text in texts:
-        measured.append(measure_with_target(text, target, drafter))
-        if len(measured) % tell_every == 0:
-            tell(f"measured {len(measured)} texts")
+    try:
+        for text in texts:
+            measured.append(measure_with_target(text, target, drafter))
+            if len(measured) % tell_every == 0:
+                tell(f"measured {len(measured)} texts")
+    except torch.OutOfMemoryError as error:
+        raise DFlashError(
+            f"out of memory: {str(error).splitlines()[0]}",
+            where=str(target.device),
+            remedy="lower --batch, --max-new-tokens or data.max_length",
+        ) from None
     return sorted(measured, key=lambda one: (one.text.file, one.text.line))
 
 

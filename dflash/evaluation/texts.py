@@ -5,7 +5,7 @@ Knows nothing of drafters.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -49,7 +49,7 @@ def answered_texts(
     target: WholeTarget,
     *,
     max_new_tokens: int,
-    stops: Collection[int],
+    stops: frozenset[int],
     at_once: int,
     tell: Tell,
 ) -> Iterator[Text]:

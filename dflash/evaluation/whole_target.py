@@ -1,8 +1,7 @@
 """A target with all its layers and its head, on one device: what it writes, and its states of a text.
 
 Greedy: the token with the highest logit, with no penalty and no sampling, whatever the model's own settings
-for generation say. Decoding here is plain: one token after the other, with transformers' cache. Knows nothing
-of drafters.
+for generation say. Knows nothing of drafters.
 
 Shapes: n tokens of a text, R prompts, F taps, H hidden width, V vocabulary.
 """
@@ -10,20 +9,25 @@ Shapes: n tokens of a text, R prompts, F taps, H hidden width, V vocabulary.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from transformers import DynamicCache
 
 from dflash.attention import upload
+from dflash.contract.errors import ConfigError
+from dflash.contract.model_shapes import random_prefix
 from dflash.contract.sections import TargetConfig
 from dflash.devices import resolve_dtype
+from dflash.regeneration.decoding import Sampling, decode
 from dflash.target_shapes import TargetSpec
-from dflash.target_weights import read_target
+from dflash.target_weights import TargetWeights, read_model, read_target, take_apart
 
 logits_at_once = 256  # tokens
 
@@ -42,14 +46,14 @@ class WholeTarget:
     def __init__(self, config: TargetConfig, device: torch.device, taps: Sequence[int]) -> None:
         """Loads it. `taps`: ascending layer numbers. Raises ConfigError, DeviceError."""
         dtype = resolve_dtype(config.dtype, device.type)
-        attention = config.attention if config.attention in ("eager", "flash_attention_2") else "sdpa"
-        weights = read_target(config.model, seed=config.seed, dtype=dtype, attention=attention)
+        weights, generation = _read(config, dtype)
         self.device, self.dtype = device, dtype
         self.spec = TargetSpec.of(weights.config, config.model)
+        tied = weights.head is weights.embedding
         self._body: Any = weights.body.requires_grad_(False).eval().to(device)
-        self.embedding = weights.embedding.to(device)
-        self.head = self.embedding if self.spec.tied else weights.head.to(device)
-        self.stop_ids = _stop_ids(weights.config)
+        self.embedding: Tensor = self._body.get_input_embeddings().weight.detach()
+        self.head = self.embedding if tied else weights.head.to(device)
+        self.stop_ids = _stop_ids(weights.config, generation)
         renamed = "cache" in inspect.signature(self._body.forward).parameters
         self._cache_name = "cache" if renamed else "past_key_values"  # newer and older transformers
         self._caught: list[Tensor | None] = [None] * len(taps)
@@ -73,59 +77,64 @@ class WholeTarget:
                 self._catching = False
             taps = torch.cat([cast(Tensor, states)[0] for states in self._caught], dim=-1)
             self._caught = [None] * len(self._caught)
-            greedy = [self._choose(part) for part in torch.split(last, logits_at_once)]
-        return TextStates(taps=taps, greedy=torch.cat(greedy).cpu())
+            parts = torch.split(last, logits_at_once)
+            greedy = torch.cat([functional.linear(part, self.head).argmax(-1) for part in parts])
+        return TextStates(taps=taps, greedy=greedy.cpu())
 
     def answer(
-        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, stops: Collection[int]
+        self, prompts: Sequence[Sequence[int]], max_new_tokens: int, stops: frozenset[int]
     ) -> list[list[int]]:
         """Its greedy answer to each prompt, up to and with the first of `stops`.
 
         Prompts of several lengths are padded on the left, which can decide between tokens that are all but
-        equally likely.
+        equally likely. Raises ConfigError for more tokens than it has positions.
         """
-        width = max(len(prompt) for prompt in prompts)
-        rows = torch.zeros(len(prompts), width, dtype=torch.int64)
-        mask = torch.zeros(len(prompts), width, dtype=torch.int64)
-        for row, prompt in enumerate(prompts):
-            rows[row, width - len(prompt) :] = torch.tensor(prompt)
-            mask[row, width - len(prompt) :] = 1
-        written = self._decode(upload(rows, self.device), upload(mask, self.device), max_new_tokens, stops)
-        return [_until(row, stops) for row in written.tolist()]
+        self._check_room(max(len(prompt) for prompt in prompts) + max_new_tokens)
+        written = decode(
+            self._next_logits,
+            DynamicCache(config=self._body.config),
+            [np.array(prompt, np.int32) for prompt in prompts],
+            ends=stops,
+            most=max_new_tokens,
+            sampling=Sampling(),
+            uniforms=None,
+            device=self.device,
+        )
+        return [answer.ids for answer in written]
 
-    def _decode(self, ids: Tensor, mask: Tensor, most: int, stops: Collection[int]) -> Tensor:
-        """[R, up to `most`] on the CPU; what stands behind a stop means nothing."""
-        padded = not bool(mask.all())
-        places = (mask.cumsum(1) - 1).clamp(min=0)
-        ends = torch.tensor(sorted(stops), dtype=torch.int64, device=self.device)
-        ended = torch.zeros(len(ids), dtype=torch.bool, device=self.device)
-        written, cache = list[Tensor](), cast(Any, None)
-        with torch.no_grad():
-            while len(written) < most and not bool(ended.all()):
-                inputs = {"attention_mask": mask} if padded else {}
-                if cache is not None:
-                    inputs[self._cache_name] = cache
-                out = self._body(input_ids=ids, position_ids=places, use_cache=True, **inputs)
-                cache = getattr(out, self._cache_name)
-                token = self._choose(out.last_hidden_state[:, -1])
-                written.append(token)
-                ended |= torch.isin(token, ends)
-                ids, places = token[:, None], places[:, -1:] + 1
-                mask = torch.cat([mask, mask.new_ones(len(mask), 1)], dim=1)
-        return torch.stack(written, dim=1).cpu()
+    def _check_room(self, tokens: int) -> None:
+        if tokens > self.spec.max_positions:
+            raise ConfigError(
+                "the longest prompt and its answer do not fit into the target's positions",
+                where=f"target.model = {self.spec.name}",
+                found=f"{tokens} tokens",
+                expected=f"at most {self.spec.max_positions}",
+                remedy="lower --max-new-tokens or data.max_length",
+            )
 
-    def _choose(self, states: Tensor) -> Tensor:
-        """The likeliest next token of each state [·, H]: [·] int64."""
-        return functional.linear(states, self.head).argmax(-1)
-
-
-def _until(row: Sequence[int], stops: Collection[int]) -> list[int]:
-    """The tokens up to and with the first of `stops`."""
-    end = next((place + 1 for place, token in enumerate(row) if token in stops), len(row))
-    return list(row[:end])
+    def _next_logits(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
+        """[R, V] behind the last of ids [R, ·]."""
+        out = self._body(
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=positions,
+            use_cache=True,
+            **{self._cache_name: cache},
+        )
+        return functional.linear(out.last_hidden_state[:, -1], self.head)
 
 
-def _stop_ids(config: Any) -> frozenset[int]:
-    """Tokens that end a text by the model's configuration."""
-    found = getattr(config, "eos_token_id", None)
-    return frozenset([] if found is None else [found] if isinstance(found, int) else found)
+def _read(config: TargetConfig, dtype: torch.dtype) -> tuple[TargetWeights, Any]:
+    """Its weights and, of a model that has one, its configuration for generation."""
+    attention = "eager" if config.attention == "eager" else "sdpa"
+    if config.model.startswith(random_prefix):
+        return read_target(config.model, seed=config.seed, dtype=dtype, attention=attention), None
+    model = read_model(config.model, dtype=dtype, attention=attention)
+    return take_apart(model), getattr(model, "generation_config", None)
+
+
+def _stop_ids(*configs: Any) -> frozenset[int]:
+    """Tokens that end a text by any of these configurations."""
+    found = [getattr(config, "eos_token_id", None) for config in configs]
+    lists = [[] if ids is None else [ids] if isinstance(ids, int) else ids for ids in found]
+    return frozenset(token for ids in lists for token in ids)

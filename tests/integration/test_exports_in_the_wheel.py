@@ -23,6 +23,7 @@ from dflash.attention import SdpaView, full, sliding
 from dflash.checkpoints.files import facts_of_files, write_whole
 from dflash.checkpoints.manifest import Manifest, Position, write_manifest
 from dflash.contract.config import load_config
+from dflash.contract.errors import CheckpointError
 from dflash.drafter import Drafter, DrafterSpec, init_drafter
 from dflash.drafter_config import read_spec
 from dflash.drafter_files import open_drafter, write_drafter
@@ -314,6 +315,12 @@ def test_of_the_data_of_the_run_the_texts_held_out_are_taken(run: Path) -> None:
         "others": ("all", documents.identity),
         None: ("all", documents.identity),
     }
+
+
+def test_a_drafter_of_a_deeper_target_is_refused_before_weights_are_read(run: Path) -> None:
+    settings = ["target.model=random:tiny", "target.tokenizer=auto"]
+    with pytest.raises(CheckpointError, match="does not belong to this target"):
+        evaluate(str(run), settings, Request(), lambda _: None)
 
 
 def test_answers_of_the_data_are_measured_as_they_stand(run: Path, evaluated: dict[str, Any]) -> None:

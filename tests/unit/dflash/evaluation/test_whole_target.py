@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from dflash.contract.errors import ConfigError
 from dflash.contract.sections import TargetConfig
 from dflash.evaluation.whole_target import WholeTarget
 
@@ -14,6 +15,7 @@ golden = Path(__file__).parents[3] / "data" / "golden"
 requests = json.loads((golden / "infer_golden.json").read_text())["generate"]
 cpu = torch.device("cpu")
 prompts = [request["prompt"] for request in requests]
+none = frozenset[int]()
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,20 +34,26 @@ def target():
 
 def test_it_writes_what_another_decoder_wrote(target):
     """The texts that dflash 0.1.0 decoded with a drafter."""
-    assert target.answer(prompts, 32, ()) == [request["new_tokens"] for request in requests]
+    assert target.answer(prompts, 32, none) == [request["new_tokens"] for request in requests]
 
 
 def test_prompts_of_several_lengths_are_answered_as_each_alone(target):
     some = [prompts[0], prompts[1][:3], prompts[2] * 2, prompts[3][:1]]
-    assert target.answer(some, 12, ()) == [target.answer([prompt], 12, ())[0] for prompt in some]
+    assert target.answer(some, 12, none) == [target.answer([prompt], 12, none)[0] for prompt in some]
 
 
 def test_an_answer_ends_with_its_first_stop_token(target):
     wanted = [request["new_tokens"] for request in requests]
-    stops = {wanted[0][4], wanted[1][0]}
+    stops = frozenset([wanted[0][4], wanted[1][0]])
     cut = [next((row[: i + 1] for i, t in enumerate(row) if t in stops), row) for row in wanted]
     assert target.answer(prompts, 32, stops) == cut
     assert {len(row) for row in cut} != {32}
+
+
+def test_more_tokens_than_positions_are_refused(target):
+    with pytest.raises(ConfigError, match="positions") as caught:
+        target.answer([prompts[0]], 505, none)
+    assert (caught.value.found, caught.value.expected) == ("513 tokens", "at most 512")
 
 
 def test_states_are_those_of_the_golden_features(target):
@@ -76,6 +84,6 @@ def test_a_hybrid_decodes_as_one_pass_has_it():
     """Its recurrent state goes along with the cache, padding on the left leaves it alone."""
     whole = WholeTarget(TargetConfig(model="random:tiny-hybrid"), cpu, (0,))
     some = [[5, 6, 7, 8], [9, 10], [11, 12, 13, 14, 15, 16]]
-    for prompt, written in zip(some, whole.answer(some, 10, ()), strict=True):
+    for prompt, written in zip(some, whole.answer(some, 10, none), strict=True):
         one_pass = whole.read(torch.tensor(prompt + written)).greedy
         assert one_pass[len(prompt) - 1 : -1].tolist() == written
