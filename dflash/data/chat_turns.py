@@ -38,7 +38,7 @@ answer_changed: Final = "the chat template changed the text of an answer"
 calls_dropped: Final = "the chat template left out the tool calls of a row"
 tools_dropped: Final = "the chat template left out the tools of a row"
 
-_empty_think = re.compile(r"\s*<think>\s*</think>\s*")
+_empty_think = re.compile(r"\A\s*<think>\s*</think>\s*")
 
 
 class Template(Protocol):
@@ -120,7 +120,11 @@ class RenderedChat:
         )
         if thinking is None and "reasoning_content" in message:
             notes.append(thinking_dropped)
-        notes += compare_answer(message["content"], written)
+        given = message["content"]
+        bare = given if written.strip() == given.strip() else _empty_think.sub("", given, count=1)
+        if bare != given and empty_think_added in notes:
+            notes.remove(empty_think_added)  # the answer had one
+        notes += compare_answer(bare, written)
         return Turn(start, self._end(index, end), tuple(notes))
 
     def _begin(self, index: int, first: int, thinks: bool) -> tuple[int, list[str]]:

@@ -154,6 +154,80 @@ def test_what_templates_read_is_passed_on_and_the_rest_is_not(tmp_path):
     )
 
 
+def test_thinking_that_is_not_closed_is_refused_by_line_and_id():
+    rows = list(read(cases / "c008_think_modes.jsonl"))
+    (refused,) = (row for row in rows if isinstance(row, RefusedRow))
+    assert (refused.line, refused.id, len(rows)) == (4, "unclosed-think", 6)
+    assert refused.reason == "unclosed thinking: message 2 begins with <think> and has no </think>"
+
+
+def test_thinking_is_read_by_all_its_names_and_may_be_spoken_of(tmp_path):
+    for name in ("reasoning_content", "reasoning", "thinking"):
+        turns = [
+            {"role": "user", "content": "q"},
+            {"role": "assistant", "content": "Write <think> and never close it.", name: " why\n"},
+        ]
+        assert read_row(tmp_path, {"messages": turns}).messages[1]["reasoning_content"] == " why\n"
+        turns[1][name] = " \n"
+        assert "reasoning_content" not in read_row(tmp_path, {"messages": turns}).messages[1]
+
+
+def test_turns_may_be_json_text_or_lists_side_by_side(tmp_path):
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    side_by_side = {"from": ["human", "gpt"], "value": ["q", "a"]}
+    for value in (turns, json.dumps(turns), side_by_side, json.dumps(side_by_side)):
+        assert read_row(tmp_path, {"conversations": value}).messages == tuple(turns)
+    for value, reason in (
+        ("no list", "conversations is a string that is no JSON; write a list of turns with role and content"),
+        ('{"role": "user"}', "conversations is an object"),
+        ({"from": ["human", "gpt"], "value": ["q"]}, "conversations is an object"),
+        (3.5, "conversations is a number"),
+    ):
+        assert read_row(tmp_path, {"conversations": value}).reason == f"messages are not a list: {reason}"
+
+
+def test_half_a_character_in_a_json_text_is_refused(tmp_path):
+    text = r'[{"role":"user","content":"q"},{"role":"assistant","content":"\ud83d"}]'
+    assert read_row(tmp_path, {"messages": text}).reason.startswith("lone surrogate: messages is a string: ")
+
+
+def test_tools_are_objects_or_json_text_of_them(tmp_path):
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]
+    for value in (tools, json.dumps(tools)):
+        assert read_row(tmp_path, {"messages": turns, "tools": value}).tools == tuple(tools)
+    for value in (None, [], "", "[]"):
+        assert read_row(tmp_path, {"messages": turns, "tools": value}).tools == ()
+    for value in ("f", {"name": "f"}, ["f"], 3):
+        assert read_row(tmp_path, {"messages": turns, "tools": value}).reason.startswith(
+            ("tools not understood: tools are not a list of objects", "not JSON: tools: ")
+        )
+
+
+@pytest.mark.parametrize(
+    ("calls", "reason"),
+    [
+        (["f()"], "tool call not understood: message 2: a call is not an object"),
+        ([{"function": {"arguments": {}}}], "tool call not understood: message 2: a call names no function"),
+        (
+            [{"name": "f", "arguments": [1]}],
+            "tool call not understood: message 2: the arguments of f are no object",
+        ),
+        ([{"name": "f", "arguments": "{torn"}], "not JSON: arguments in message 2: "),
+        ({"name": "f"}, "tool call not understood: message 2: tool_calls are not a list"),
+    ],
+)
+def test_calls_that_are_none_are_refused(tmp_path, calls, reason):
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    assert read_row(tmp_path, {"messages": turns}).reason.startswith(reason)
+
+
+@pytest.mark.parametrize("key", ["reasoning_content", "name", "tool_call_id"])
+def test_a_text_of_another_type_is_refused(tmp_path, key):
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", key: ["x"]}]
+    assert read_row(tmp_path, {"messages": turns}).reason == f"no text: {key} of message 2 is a list"
+
+
 def test_tool_results_that_nobody_asked_for_are_refused(tmp_path):
     turns = [{"role": r, "content": r} for r in ("user", "assistant", "tool", "assistant")]
     assert "called none" in read_row(tmp_path, {"messages": turns}).reason
