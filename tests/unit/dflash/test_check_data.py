@@ -2,10 +2,14 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from dflash.check_data import check_data, describe
+import dflash.check_data
+from dflash.check_data import check_data, describe, refusals_shown
 from dflash.contract.config import load_config
 from dflash.contract.errors import DataError
+from dflash.data.loading import load_documents
+from dflash.data.tokenizer import open_tokenizer
 from dflash.window import batches
 
 cases = Path(__file__).parents[2] / "data/cases/data"
@@ -30,9 +34,6 @@ def test_the_document_is_json_and_its_counts_agree():
 
 @pytest.mark.parametrize("layout", ["flat", "packed", "padded"])
 def test_fill_is_that_of_the_batches_of_the_run(layout):
-    from dflash.data.loading import load_documents
-    from dflash.data.tokenizer import open_tokenizer
-
     config = configure().replacing({"run.epochs": 1})
     documents = load_documents(config, open_tokenizer(config.target))
     stream = list(batches(documents, config, layout=layout))
@@ -41,6 +42,67 @@ def test_fill_is_that_of_the_batches_of_the_run(layout):
     assert fill["budget_fill"] == pytest.approx(documents.tokens / (1024 * len(stream)))
     processed = sum(batch.layout.processed_tokens for batch in stream)
     assert fill["row_fill"] == pytest.approx(documents.tokens / processed)
+
+
+@pytest.mark.parametrize("anchors", [1, 3, 512])
+def test_coverage_is_what_the_blocks_of_the_first_epoch_predict(anchors):
+    """Case C023: anchors are drawn for each document, and none goes without."""
+    config = configure().replacing({"objective.anchors_per_document": anchors, "run.epochs": 1})
+    documents = load_documents(config, open_tokenizer(config.target))
+    predicted, starved = 0, []
+    for batch in batches(documents, config, layout="flat"):
+        slots = (batch.anchors[:, None] + torch.arange(batch.labels.shape[1]))[batch.weights > 0]
+        predicted += len(slots.unique())
+        having = batch.document_ids[batch.anchors].unique()
+        starved += [d for i, d in enumerate(batch.documents) if i not in having]
+    found = check_data(config)["coverage"]
+    assert starved == []
+    assert found["documents"] == len(documents.items)
+    assert found["predicted"] == predicted
+    assert found["supervised_tokens"] == sum(int(item.loss_mask.sum()) for item in documents.items)
+    assert found["share"] == pytest.approx(predicted / found["supervised_tokens"])
+    assert 0 < found["least"] <= found["share"] < 1
+
+
+def test_many_documents_are_looked_at_evenly(monkeypatch):
+    config = configure()
+    whole = check_data(config)
+    monkeypatch.setattr(dflash.check_data, "most_documents", 100)
+    monkeypatch.setattr(dflash.check_data, "most_windows", 3)
+    some = check_data(config)
+    assert 50 < some["coverage"]["documents"] <= 100
+    assert some["coverage"]["share"] == pytest.approx(whole["coverage"]["share"], abs=0.05)
+    assert (some["epoch"]["packed_windows"], some["epoch"]["windows"]) == (3, whole["epoch"]["windows"])
+    for kind, fill in some["epoch"]["layouts"].items():
+        assert fill["budget_fill"] == pytest.approx(whole["epoch"]["layouts"][kind]["budget_fill"], abs=0.1)
+
+
+def test_books_of_duplicates():
+    """Case C020."""
+    found = check_data(configure("c020_duplicates.jsonl"))
+    assert (found["rows_read"], found["distinct_texts"], found["repeated_ids"]) == (5, 2, 1)
+    assert "2 different; 1 ids stand in more than one row" in describe(found)
+
+
+@pytest.mark.parametrize(("too_long", "cut", "refused"), [("cut", 8, 0), ("refuse", 0, 8)])
+def test_books_of_long_rows(too_long, cut, refused):
+    """Case C026."""
+    config = configure("c026_over_budget.jsonl").replacing(
+        {"data.max_length": 512, "data.too_long": too_long}
+    )
+    found = check_data(config)
+    assert (found["documents_cut"], found["rows_too_long"]) == (cut, refused)
+    assert f"{cut} cut, {refused} refused" in describe(found)
+
+
+def test_it_says_where_tokens_are_kept_and_how_much(tmp_path):
+    config = configure("c020_duplicates.jsonl").replacing({"data.cache": str(tmp_path)})
+    kept = check_data(config)["cache"]
+    size = sum(path.stat().st_size for path in tmp_path.glob("tokens/*/*"))
+    assert kept == {"directory": str(tmp_path / "tokens"), "entries": 1, "bytes": size}
+    nothing = {"directory": None, "entries": 0, "bytes": 0}
+    assert check_data(config.replacing({"data.cache": "off"}))["cache"] == nothing
+    assert check_data(configure())["cache"] == nothing
 
 
 def test_refused_rows_are_all_listed():
@@ -81,7 +143,10 @@ def test_long_lists_of_refused_rows_are_cut_for_people(tmp_path):
     path.write_bytes(good + b"[]\n" * 30)
     found = check_data(configure().replacing({"data.path": str(path)}))
     assert len(found["refused"]) == 30
-    assert "refused: 10 more; --json lists all" in describe(found)
+    some = check_data(configure().replacing({"data.path": str(path)}), most_refused=refusals_shown)
+    assert some["refused"] == found["refused"][:20]
+    assert describe(found) == describe(some)
+    assert "refused: 10 more; --json lists all" in describe(some)
 
 
 def test_data_that_cannot_be_used_is_refused():
