@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct, real weights: the target that `target.model = "smollm2"` names answers and is tapped."""
+"""SmolLM2-135M-Instruct, real weights: what `target.model = "smollm2"` names answers and is taken apart."""
 
 from __future__ import annotations
 
