@@ -119,7 +119,7 @@ class OpenAIEngine:
         except urllib.error.HTTPError as error:
             return self._judge(error)
         except (OSError, HTTPException) as error:
-            raise _PassingError(f"no answer from {self._url}: {error or type(error).__name__}") from None
+            raise _PassingError(f"no answer from {self._url}: {str(error) or type(error).__name__}") from None
 
     def _body(self, request: Request) -> dict[str, Any]:
         chosen = self._choice

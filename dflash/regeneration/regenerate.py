@@ -73,8 +73,7 @@ class Regeneration:
 
     def run(self) -> None:
         """Answer every row that is not in the file yet; `errors` has those whose answer could not be had."""
-        rows = enumerate(_read_rows(self.config.data.path))
-        rows = islice(rows, self.choice.limit or None)
+        rows = islice(enumerate(_read_rows(self.config.data.path)), self.choice.limit or None)
         while taken := list(islice(rows, rows_at_once)):
             self.rows_read += len(taken)
             open_rows = [(number, row) for number, row in taken if number not in self.file]

@@ -217,7 +217,7 @@ class TransformersEngine:
         if self._head is None:
             logits: Tensor = self._model(**inputs, logits_to_keep=1).logits[:, -1]
             return logits
-        return cast(Tensor, nn.functional.linear(self._model(**inputs).last_hidden_state[:, -1], self._head))
+        return nn.functional.linear(self._model(**inputs).last_hidden_state[:, -1], self._head)
 
     def _read(self, request: Request, prompt: NDArray[np.int32], new: Generated) -> Answer:
         text = self.tokenizer.decode(new.ids[:-1] if new.ended else new.ids)
