@@ -42,7 +42,12 @@ epochs = 2
 small = (
     *on_logical_devices,
     "drafter.tap_count=1",
-    "window.tokens=400",
+    "drafter.intermediate=32",
+    "drafter.heads=2",
+    "drafter.kv_heads=1",
+    "drafter.head_dim=16",
+    "data.max_length=32",
+    "window.tokens=200",
     f"run.epochs={epochs}",
     "run.max_steps=0",
     "run.checkpoint_every=1",
@@ -51,7 +56,7 @@ same = ("split=1-1", "pipeline.token_budget=128", "transport=peer")
 others = (
     ("split=2-1", "pipeline.token_budget=64", "transport=host"),
     ("split=1-2", "pipeline.token_budget=96", "transport=shared"),
-    ("split=1-1", "pipeline.token_budget=256", "transport=pinned"),
+    ("split=1-1", "pipeline.token_budget=200", "transport=pinned"),
     same,
 )
 kills_at_most = 6  # of one chain: then it may end
@@ -105,11 +110,13 @@ class Nursery:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         assert self._process.stdin is not None
+        assert self._process.stdout is not None
         self._process.stdin.close()
         try:
             self._process.wait(timeout=limit_s)
         except subprocess.TimeoutExpired:
             self._process.kill()
+        self._process.stdout.close()
 
     def start(self, run: Path, config: TrainConfig) -> int:
         """The pid of a trainer of that run. `end` must follow."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import resource
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,3 +94,14 @@ def edit(checkpoint: Path, change: Callable[[Manifest], Manifest]) -> None:
 def moved_to(**place: int) -> Callable[[Manifest], Manifest]:
     """For `edit`: another position."""
     return lambda manifest: replace(manifest, position=replace(manifest.position, **place))
+
+
+@contextmanager
+def no_file_larger_than(limit_bytes: int) -> Iterator[None]:
+    """What a full disk is to whoever writes: the system refuses further bytes."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

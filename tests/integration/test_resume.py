@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import json
-import resource
 import shutil
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
+from safetensors.torch import save_file
 
-from dflash.checkpoints.reading import find_checkpoint
+from benchmarks.training_ledger import Leg, keeping_ledger, settle
+from dflash.checkpoints.manifest import read_manifest
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import CheckpointError, ConfigError, DFlashError
+from dflash.contract.rundir import RunDir, create_run
 from dflash.replicas import ReplicaGroup
+from dflash.session import Session
 from dflash.trainer import Trainer, TrainResult, prepare
 from dflash.window_end import WindowEnd
+from tests.small_checkpoints import no_file_larger_than
 from tests.small_training import on_logical_devices
 
 small = (
@@ -54,16 +57,19 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def straight() -> TrainResult:
+@dataclass(frozen=True)
+class Straight:
     """The run of six that nothing stopped."""
-    return prepare(configure()).run()
+
+    result: TrainResult
+    checkpoint: Path  # its step-6
 
 
-@pytest.fixture
-def checkpoint(stopped: Path, tmp_path: Path) -> Path:
-    """A copy of the newest checkpoint, to be harmed."""
-    return Path(shutil.copytree(stopped / "checkpoints/step-4", tmp_path / "step-4"))
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory: pytest.TempPathFactory) -> Straight:
+    result = prepare(configure(), run_path=tmp_path_factory.mktemp("straight")).run()
+    assert result.checkpoint is not None
+    return Straight(result, result.checkpoint)
 
 
 def test_the_newest_are_kept_and_nothing_else_is_left(stopped: Path) -> None:
@@ -71,42 +77,149 @@ def test_the_newest_are_kept_and_nothing_else_is_left(stopped: Path) -> None:
     assert names == ["step-2", "step-3", "step-4"]
 
 
-@pytest.mark.parametrize("source", ["", "checkpoints", "checkpoints/step-4"])
+@pytest.mark.parametrize("source", ["", "checkpoints/step-4", "checkpoints/step-2"])
 def test_resuming_equals_the_straight_run_bit_for_bit(
-    stopped: Path, straight: TrainResult, source: str
+    stopped: Path, straight: Straight, tmp_path: Path, source: str
 ) -> None:
-    rest = prepare(configure(f"run.resume={stopped / source}")).run()
-    assert rest.steps_done == 6
-    assert rest.losses == straight.losses[4:]
-    for name, tensor in straight.weights.items():
-        assert torch.equal(rest.weights[name], tensor), name
+    rest = prepare(configure(f"run.resume={stopped / source}"), run_path=tmp_path).run()
+    assert (rest.steps_done, rest.optimizer_updates) == (6, 6)
+    assert rest.losses == straight.result.losses[-len(rest.losses) :]
+    assert rest.checkpoint == tmp_path / "checkpoints/step-6"
+    for name in ("model.safetensors", "optimizer.safetensors", "config.json"):
+        assert (rest.checkpoint / name).read_bytes() == (straight.checkpoint / name).read_bytes(), name
+    ours, theirs = read_manifest(rest.checkpoint), read_manifest(straight.checkpoint)
+    assert ours.settings["run.resume"] == str(stopped / source)
+    assert replace(ours, settings={}) == replace(theirs, settings={})
 
 
-def test_resuming_under_another_split_trains_what_is_left(stopped: Path, straight: TrainResult) -> None:
-    rest = prepare(configure(f"run.resume={stopped}", "split=2-1", "pipeline.token_budget=64")).run()
-    assert rest.losses == pytest.approx(straight.losses[4:], rel=1e-4)
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        (
+            ("split=2-1", "pipeline.token_budget=64"),
+            "pipeline.split 1-1 → 2-1, pipeline.token_budget 256 → 64",
+        ),
+        (
+            ("split=1-2", "pipeline.token_budget=128", "transport=host"),
+            "pipeline.split 1-1 → 1-2, pipeline.token_budget 256 → 128, transport.preset peer → host",
+        ),
+        (
+            ("transport=pinned", "target.layout=padded"),
+            "target.layout auto → padded, transport.preset peer → pinned",
+        ),
+    ],
+)
+def test_another_split_budget_or_transport_trains_what_is_left_and_is_told(
+    stopped: Path, straight: Straight, changes: tuple[str, ...], told: str
+) -> None:
+    trainer = prepare(configure(f"run.resume={stopped}", *changes))
+    assert trainer.resumption is not None
+    assert (trainer.resumption.changes, trainer.resumption.warnings) == ((told,), ())
+    assert trainer.run().losses == pytest.approx(straight.result.losses[4:], rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "config.json"])
-@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "gone"])
-def test_damage_is_found_and_named_before_training(checkpoint: Path, name: str, damage: str) -> None:
-    file = checkpoint / name
-    data = file.read_bytes()
-    if damage == "gone":
-        file.unlink()
-    else:
-        flipped = bytes([*data[:-1], data[-1] ^ 1])
-        file.write_bytes({"empty": b"", "cut": data[: len(data) // 2], "flipped": flipped}[damage])
-    with pytest.raises(CheckpointError, match="damaged") as caught:
-        prepare(configure(f"run.resume={checkpoint}"))
-    assert caught.value.where == str(file)
+def test_past_a_damaged_newest_the_run_equals_the_straight_one(
+    stopped: Path, straight: Straight, tmp_path: Path
+) -> None:
+    run = Path(shutil.copytree(stopped, tmp_path / "run"))
+    (run / "checkpoints/step-4/optimizer.safetensors").write_bytes(b"")
+    trainer = prepare(configure(f"run.resume={run}"), run_path=run)
+    assert trainer.first_step == 3
+    result = trainer.run()
+    assert result.losses == straight.result.losses[3:]
+    names = sorted(path.name for path in (run / "checkpoints").iterdir())
+    assert names == ["damaged.step-4", "step-4", "step-5", "step-6"]
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"steps_done": 4}'])
-def test_an_unreadable_state_is_said_in_words(checkpoint: Path, text: str) -> None:
-    (checkpoint / "state.json").write_text(text)
-    with pytest.raises(CheckpointError, match=r"state\.json"):
-        prepare(configure(f"run.resume={checkpoint}"))
+def test_other_data_begin_anew_behind_the_steps_that_were_made(stopped: Path, tmp_path: Path) -> None:
+    rows = f"data.path={few_rows(tmp_path)}"
+    other = (f"run.resume={stopped}", "run.resume_data=other", rows, "run.max_steps=0", "run.epochs=1")
+    first = prepare(configure(*other), run_path=tmp_path / "a")
+    windows = first.course.by_epoch
+    assert (first.first_step, first.course.begins_at, first.total_steps) == (4, 4, 4 + sum(windows))
+    with keeping_ledger(tmp_path / "a.ledger"):
+        stop_after(first, 6)
+    # A run that was resumed with other data goes on like any: its own data are the same.
+    again = configure(*other[1:], f"run.resume={tmp_path / 'a'}")
+    second = prepare(again, run_path=tmp_path / "b")
+    assert (second.first_step, second.course.begins_at) == (6, 4)
+    with keeping_ledger(tmp_path / "b.ledger"):
+        second.run()
+    legs = [Leg(tmp_path / "a.ledger", 4), Leg(tmp_path / "b.ledger", 6)]
+    account = settle(legs, second.total_steps)
+    assert sorted(account.steps) == list(range(4, second.total_steps))
+    assert (account.lost(len(second.documents.lengths), 1), account.repeated()) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "later", [(), ("split=2-1", "pipeline.token_budget=64")], ids=["same split", "other split"]
+)
+def test_c107_batches_in_every_queue_of_a_killed_run_are_trained_once(
+    tmp_path: Path, later: tuple[str, ...]
+) -> None:
+    slow = ("transport=host", "devices.pageable_gigabytes_per_s=0.002", "pipeline.token_budget=64")
+    shape = (
+        *slow,
+        "run.max_steps=0",
+        "run.epochs=2",
+        "window.tokens=1024",
+        "data.path=" + str(few_rows(tmp_path)),
+    )
+    killed = prepare(configure(*shape), run_path=tmp_path / "a")
+    windows = killed.course.by_epoch[0]
+
+    def kill_when_full() -> None:
+        # In the last window of an epoch: batches of the next one are on their way.
+        at_the_end = killed.counters.steps % windows == windows - 1
+        if at_the_end and all(depth for _, depth, _ in killed.depths()):
+            raise Killed
+
+    with keeping_ledger(tmp_path / "a.ledger"), pytest.raises(Killed):
+        killed.run(kill_when_full)
+    assert killed.counters.steps == windows - 1
+    rest = prepare(configure(*shape, *later, f"run.resume={tmp_path / 'a'}"), run_path=tmp_path / "b")
+    with keeping_ledger(tmp_path / "b.ledger"):
+        result = rest.run()
+    account = settle(
+        [Leg(tmp_path / "a.ledger", 0), Leg(tmp_path / "b.ledger", windows - 1)], rest.total_steps
+    )
+    assert (account.lost(len(rest.documents.lengths), 2), account.repeated()) == (0, 0)
+    assert sorted(account.steps) == list(range(rest.total_steps))
+    # Steps, updates and the name of the next checkpoint follow each other (C102).
+    assert result.steps_done == result.optimizer_updates == rest.total_steps == 2 * windows
+    assert result.checkpoint == tmp_path / f"b/checkpoints/step-{rest.total_steps}"
+
+
+class Killed(Exception):
+    """What a killed trainer does as far as its checkpoints go: it ends between any two windows."""
+
+
+def few_rows(directory: Path) -> Path:
+    """A third of the small text, for several epochs in little time."""
+    source = next(change for change in on_logical_devices if change.startswith("data.path="))
+    rows = Path(source.partition("=")[2]).read_text(encoding="utf-8").splitlines(keepends=True)[:32]
+    path = directory / "few.jsonl"
+    path.write_text("".join(rows), encoding="utf-8")
+    return path
+
+
+def test_a_run_says_from_where_it_goes_on_and_what_has_changed(
+    stopped: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = Path(shutil.copytree(stopped, tmp_path / "before"))
+    damaged = before / "checkpoints/step-4/model.safetensors"
+    damaged.write_bytes(damaged.read_bytes()[:-1])
+    config = configure(f"run.resume={before}", "split=2-1", "pipeline.token_budget=64")
+    code, _ = Session(create_run(tmp_path / "run", command=["test"]), config).carry_out()
+    assert code == 0
+    resumed = RunDir(tmp_path / "run").manifest()["resumed"]
+    assert resumed["from"] == str(before / "checkpoints/step-3")
+    assert (resumed["step"], resumed["epoch"], resumed["window"], resumed["steps_lost"]) == (3, 0, 3, 1)
+    err = capsys.readouterr().err
+    assert f"resuming at step 3 (epoch 0, window 3) from {before}/checkpoints/step-3" in err
+    assert "changed since: pipeline.split 1-1 → 2-1, pipeline.token_budget 256 → 64" in err
+    assert f"warning: a checkpoint is damaged: {damaged}" in err
+    assert "warning: going on from step-3: 1 step lost, to be trained again" in err
 
 
 @pytest.mark.parametrize(
@@ -146,52 +259,50 @@ def test_what_was_read_is_known_again_whatever_its_file_is_called(tmp_path: Path
     assert str(caught.value.expected).startswith("8 documents, ")
 
 
-def test_a_checkpoint_of_another_format_is_refused(checkpoint: Path) -> None:
-    state = json.loads((checkpoint / "state.json").read_text())
-    (checkpoint / "state.json").write_text(json.dumps({**state, "version": 99}))
-    with pytest.raises(CheckpointError, match="format") as caught:
-        prepare(configure(f"run.resume={checkpoint}"))
-    assert caught.value.found == "99"
-
-
 def test_nothing_left_to_train_is_refused(stopped: Path) -> None:
     with pytest.raises(ConfigError, match="nothing is left"):
         prepare(configure(f"run.resume={stopped}", "run.max_steps=4"))
 
 
-def test_leftovers_of_a_killed_writer_are_neither_found_nor_kept(tmp_path: Path) -> None:
-    leftover = tmp_path / "checkpoints/.step-9.123"
-    leftover.mkdir(parents=True)
-    (leftover / "state.json").write_text(json.dumps({}))
-    with pytest.raises(CheckpointError, match="no checkpoint"):
-        find_checkpoint(str(tmp_path))
-    stop_after(prepare(configure(), run_path=tmp_path), 1)
-    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-1"]
+def test_leftovers_of_a_killed_writer_go_when_a_run_starts(stopped: Path, tmp_path: Path) -> None:
+    before = Path(shutil.copytree(stopped, tmp_path / "before"))
+    here = tmp_path / "here"
+    for run in (before, here):
+        (run / "checkpoints/.step-9.123").mkdir(parents=True)
+    prepare(configure(f"run.resume={before}"), run_path=here)
+    assert not list(tmp_path.rglob(".step-*"))
 
 
-@contextmanager
-def no_file_larger_than(limit_bytes: int) -> Iterator[None]:
-    """What a full disk is to whoever writes: the system refuses further bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+def test_a_save_that_fails_costs_a_run_nothing_when_the_next_one_succeeds(
+    straight: Straight, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer, warnings = prepare(configure(), run_path=tmp_path), []
+    trainer.warned = warnings.append
+    tries = iter((False, True, False, True, True, True))  # whether the disk is full at step 1, 2, 3, …
+
+    def fill_disk(*arguments: Any) -> None:
+        if not next(tries):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        save_file(*arguments)
+
+    monkeypatch.setattr("dflash.checkpoints.saving.save_file", fill_disk)
+    result = trainer.run()
+    assert result.losses == straight.result.losses
+    assert (len(warnings), result.checkpoint) == (2, tmp_path / "checkpoints/step-6")
+    assert all("No space left on device" in warning for warning in warnings)
 
 
-@pytest.mark.parametrize("every", [1, 0], ids=["between windows", "at the end"])
-def test_a_full_disk_ends_the_run_in_words_and_keeps_what_was_saved(
-    stopped: Path, tmp_path: Path, every: int
+def test_a_disk_that_stays_full_ends_the_run_in_words_and_keeps_what_was_saved(
+    stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = Path(shutil.copytree(stopped, tmp_path / "run"))
+    trainer = prepare(configure(f"run.resume={run}"), run_path=run)
     # Room for the weights, not for the three times as large optimizer state behind them.
     limit_bytes = 2 * (run / "checkpoints/step-4/model.safetensors").stat().st_size
-    trainer = prepare(configure(f"run.resume={run}", f"run.checkpoint_every={every}"), run_path=run)
     with no_file_larger_than(limit_bytes), pytest.raises(DFlashError, match="cannot be written") as caught:
         trainer.run()
     assert caught.value.exit_code == 1
-    assert str(run / "checkpoints") in str(caught.value.where)
+    assert str(run / "checkpoints/step-6") in str(caught.value.where)
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-2", "step-3", "step-4"]
     assert prepare(configure(f"run.resume={run}")).first_step == 4
 

@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 import errno
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from dflash.checkpoints.reading import find_checkpoint
 from dflash.contract.errors import DFlashError
-from tests.small_checkpoints import make_group, make_writer, step
-
-
-@contextmanager
-def no_file_larger_than(limit_bytes: int) -> Iterator[None]:
-    """What a full disk is to whoever writes: the system refuses further bytes."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+from tests.small_checkpoints import make_group, make_writer, no_file_larger_than, step
 
 
 def listed(directory: Path) -> list[str]:
