@@ -50,7 +50,7 @@ class WholeTarget:
         self.device, self.dtype = device, dtype
         self.spec = TargetSpec.of(weights.config, config.model)
         tied = weights.head is weights.embedding
-        self._body: Any = weights.body.requires_grad_(False).eval().to(device)
+        self._body = cast(Any, weights.body.requires_grad_(False).eval().to(device))
         self.embedding: Tensor = self._body.get_input_embeddings().weight.detach()
         self.head = self.embedding if tied else weights.head.to(device)
         self.stop_ids = _stop_ids(weights.config, generation)
