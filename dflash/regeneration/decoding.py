@@ -68,10 +68,12 @@ def decode(
     sampling: Sampling,
     uniforms: NDArray[np.float32] | None,
     device: torch.device,
+    watch: Callable[[int, int], None] = lambda steps, rows: None,
 ) -> list[Generated]:
     """What follows each prompt, up to the first token of `ends` or `most` tokens.
 
-    `cache`: an empty one of transformers. `uniforms` [B, N]: not for greedy decoding.
+    `cache`: an empty one of transformers. `uniforms` [B, N]: not for greedy decoding. `watch` is told now and
+    then how many steps are done and how many rows go on.
     """
     rows, width = len(prompts), max(len(prompt) for prompt in prompts)
     ids = torch.zeros(rows, width, dtype=torch.int64)
@@ -97,6 +99,7 @@ def decode(
         current, positions = chosen.unsqueeze(1), (lengths + step).unsqueeze(1)
         if (step + 1) % looks_every == 0 and step + 1 < most:
             going = (~ended).nonzero().squeeze(1)
+            watch(step + 1, len(going))
             if not len(going):
                 break
             if 2 * len(going) <= len(active):

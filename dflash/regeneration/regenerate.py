@@ -52,7 +52,7 @@ def open_engine(config: TrainConfig, choice: RegenerationChoice) -> Engine:
         return OpenAIEngine(choice)
     from dflash.regeneration.transformers_engine import TransformersEngine
 
-    return TransformersEngine(config, choice)
+    return TransformersEngine(config, choice, say)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -30,6 +31,7 @@ from dflash.regeneration.decoding import Generated, Sampling, decode
 from dflash.target_shapes import TargetSpec
 from dflash.target_weights import read_model, read_target
 
+tell_every_s = 5.0  # of a batch in work
 most_rows = 2048  # of a batch; past that a step no longer gains
 cpu_batch_tokens = 16_384
 memory_share = 0.4  # of what is free, for keys and values; growing them takes as much again
@@ -41,8 +43,14 @@ Prompt = tuple[Request, NDArray[np.int32]]
 class TransformersEngine:
     """Answers with the model that `config.target` names. For one thread."""
 
-    def __init__(self, config: TrainConfig, choice: RegenerationChoice) -> None:
-        """Load the target. Raises ConfigError and DeviceError as training would."""
+    def __init__(
+        self,
+        config: TrainConfig,
+        choice: RegenerationChoice,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Load the target. `tell` gets lines for people. Raises UsageErrors as training would."""
+        self._tell, self._told_s = tell, time.monotonic()
         self._choice, self.tokenizer = choice, open_tokenizer(config.target, config.data)
         cuda = wants_cuda(config)
         self._device = torch.device("cuda", 0) if cuda else torch.device("cpu")
@@ -193,7 +201,15 @@ class TransformersEngine:
             sampling=self._sampling,
             uniforms=uniforms,
             device=self._device,
+            watch=self._watch,
         )
+
+    def _watch(self, steps: int, rows: int) -> None:
+        if time.monotonic() >= self._told_s + tell_every_s:
+            self._told_s = time.monotonic()
+            self._tell(
+                f"{steps} of {self._choice.max_new_tokens} tokens written, {rows} answers of the batch go on"
+            )
 
     def _uniforms(self, request: Request) -> NDArray[np.float32]:
         """Numbers in [0, 1) for each new token of one answer, of the seed, its row and its turn alone."""

@@ -10,6 +10,7 @@ from dflash.contract.errors import DataError, RunError
 from dflash.contract.regeneration import RegenerationChoice
 from dflash.data.conversations import Conversation, read_conversations
 from dflash.regeneration import regenerate as module
+from dflash.regeneration import transformers_engine
 from dflash.regeneration.answers import Answer
 from dflash.regeneration.regenerate import Stopped, describe, regenerate
 
@@ -183,13 +184,15 @@ def test_no_answer_at_all_is_an_error(engine, tmp_path):
         carry_out(path)
 
 
-def test_the_target_itself_answers_and_its_answers_train(tmp_path):
+def test_the_target_itself_answers_and_its_answers_train(tmp_path, monkeypatch, capsys):
     """Random weights write noise, but what is trained is to the token what was written, or is counted."""
     path = tmp_path / "prompts.jsonl"
     path.write_text(
         "".join(json.dumps({"messages": [{"role": "user", "content": "x" * i}]}) + "\n" for i in range(1, 7))
     )
+    monkeypatch.setattr(transformers_engine, "tell_every_s", 0.0)
     code, document = carry_out(path, max_new_tokens=10, temperature=1.0, cut="keep")
+    assert "8 of 10 tokens written, 6 answers of the batch go on" in capsys.readouterr().err
     assert code == 0
     assert document["answered"] + sum(document["refused"].values()) == 6
     manifest = json.loads((tmp_path / "out.jsonl.manifest.json").read_text())
