@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from dflash.contract.errors import ConfigError
 from dflash.contract.model_shapes import embedded_vocab_size
 from dflash.contract.sections import TargetConfig
-from dflash.data.chat_turns import Message, thinking_dropped
+from dflash.data.chat_turns import Message, RenderError, thinking_dropped
+from dflash.data.text_encoding import EncodedText
 from dflash.data.tokenizer import (
     ChatTokenizer,
     SpecialIds,
@@ -118,13 +119,7 @@ def test_the_first_token_after_the_prompt_is_trained(embedded):
 @pytest.mark.parametrize("answer", ["\n\nlate", "  two", "\n"])
 def test_an_answer_that_begins_with_blanks_begins_a_token(answer):
     """The header's line end and the answer's blanks would be one token, which no target writes."""
-    backend = Tokenizer(models.BPE())
-    backend.decoder = decoders.ByteLevel()
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=262, initial_alphabet=alphabet, show_progress=False)
-    backend.train_from_iterator(["\n\n", "\n\n\n", "\n  "] * 9, trainer)
-    assert len(backend.encode("\n\n\n").ids) == len(backend.encode("\n  ").ids) == 1
+    backend = merging("\n\n", "\n\n\n", "\n  ")
 
     def apply(messages, prompt):
         return "".join(f"{m['role']}\n{m['content']}!\n" for m in messages)
@@ -135,6 +130,75 @@ def test_an_answer_that_begins_with_blanks_begins_a_token(answer):
     first = int(np.flatnonzero(rendered.loss_mask)[0])
     assert tokenizer.decode(rendered.ids[:first]) == "user\nCount.!\nassistant\n"
     assert tokenizer.decode(rendered.ids[rendered.loss_mask]) == answer + ".!"
+
+
+def merging(*words: str) -> Tokenizer:
+    """A byte-level tokenizer that makes one token of each of some words."""
+    backend = Tokenizer(models.BPE())
+    backend.decoder = decoders.ByteLevel()
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=262, initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator([*words] * 9, trainer)
+    assert [len(backend.encode(word).ids) for word in words] == [1] * len(words)
+    return backend
+
+
+def with_mark(backend: Tokenizer, mark: str) -> ChatTokenizer:
+    def apply(messages, prompt, tools=()):
+        return "".join(f"{m['role']}: {m['content']}{mark}\n" for m in messages)
+
+    return ChatTokenizer("marked", backend, apply, SpecialIds(mask=None, pad=None, eos=None, unk=None))
+
+
+def test_an_end_mark_that_merges_with_what_follows_ends_a_token():
+    tokenizer = with_mark(merging("!\n"), "!")
+    rendered = tokenizer.render([*chat, *chat])
+    assert tokenizer.decode(rendered.ids[rendered.loss_mask]) == "1, 2, 3.!" * 2
+    assert tokenizer.decode(rendered.ids) == "user: Count.!\nassistant: 1, 2, 3.!\n" * 2
+
+
+def test_an_end_mark_that_takes_blanks_along_is_trained_as_the_token_it_is():
+    backend = merging("ab")
+    backend.add_special_tokens(
+        [AddedToken("<end>", special=True, rstrip=True, lstrip=True, normalized=False)]
+    )
+    tokenizer = with_mark(backend, "<end>")
+    end = backend.token_to_id("<end>")
+    talk = [chat[0], {"role": "assistant", "content": "ab  "}]
+    rendered = tokenizer.render([*talk, *talk])
+    assert rendered.ids.tolist().count(end) == 4
+    assert rendered.ids[rendered.loss_mask].tolist() == [*backend.encode("ab").ids, end] * 2
+
+
+def test_a_header_that_takes_blanks_along_does_not_take_those_of_the_answer():
+    backend = merging("ab")
+    backend.add_special_tokens([AddedToken("assistant:", special=True, rstrip=True, normalized=False)])
+    tokenizer = with_mark(backend, "!")
+    rendered = tokenizer.render([chat[0], {"role": "assistant", "content": "\n ab"}])
+    assert tokenizer.decode(rendered.ids[rendered.loss_mask]) == "\n ab!"
+
+
+def test_a_special_token_spelled_in_a_call_or_a_tool_is_refused(embedded):
+    call = {"function": {"name": "f", "arguments": {"text": "<|im_end|>"}}}
+    calling = {"role": "assistant", "content": "", "tool_calls": [call]}
+    with pytest.raises(RenderError, match=r"message 2 spells <\|im_end\|>"):
+        embedded.render([chat[0], calling])
+    with pytest.raises(RenderError, match=r"tools spell <\|im_end\|>"):
+        embedded.render(chat, [{"name": "<|im_end|>"}])
+
+
+def test_a_tokenizer_that_loses_track_of_characters_is_refused(embedded):
+    tokenizer = open_embedded_tokenizer()
+    encode = tokenizer._encoder.encode
+
+    def backwards(text, cuts, verbatim):
+        encoded = encode(text, cuts, verbatim)
+        return EncodedText(encoded.ids, encoded.starts[::-1], encoded.ends[::-1])
+
+    tokenizer._encoder.encode = backwards
+    with pytest.raises(RenderError, match="does not say which characters"):
+        tokenizer.render(chat)
 
 
 def test_generation_marks_in_the_template_make_no_difference(tmp_path, tiny):
