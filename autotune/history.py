@@ -13,6 +13,8 @@ from autotune.space import Space
 from autotune.telemetry import FailureKind
 from autotune.trial import Trial
 
+stretches = 3  # times that a run with too few windows is made longer, at most
+
 
 @dataclass(frozen=True, slots=True)
 class History:
@@ -48,22 +50,33 @@ def dependable_runs(trials: Sequence[Trial]) -> dict[int, tuple[Trial, ...]]:
     """The groups whose every run is finished and healthy.
 
     An abandoned repeat is not held against a configuration that has run before: the search was killed. Nor is
-    a run in a fresh process that was too short to be measured, nor a soak that went well: they say nothing.
+    a run again that was too short to be measured, as long as it may be made longer or had a process of its
+    own, nor a soak that went well: they say nothing.
     """
     return {number: runs for number, runs in group_runs(trials).items() if _is_dependable(runs)}
 
 
 def _is_dependable(runs: Sequence[Trial]) -> bool:
     first, *further = runs
-    return first.is_candidate and all(
-        run.is_candidate or run.failure is FailureKind.abandoned or _says_nothing(run) for run in further
+    short = sum(may_be_longer(run) for run in further)
+    return (
+        first.is_candidate
+        and short <= stretches
+        and all(
+            run.is_candidate or run.failure is FailureKind.abandoned or _says_nothing(run) for run in further
+        )
     )
 
 
 def _says_nothing(run: Trial) -> bool:
-    if run.fresh and run.failure is FailureKind.too_short:
+    if run.failure is FailureKind.too_short and (run.fresh or not run.soak):
         return True
     return run.soak and run.measurement is not None and run.unhealthy is None
+
+
+def may_be_longer(run: Trial) -> bool:
+    """Whether it was too short to be measured, where more time would have helped."""
+    return run.failure is FailureKind.too_short and not run.fresh and not run.soak
 
 
 def find_start(space: Space, trials: Sequence[Trial]) -> Trial | None:

@@ -1,8 +1,8 @@
 """The next run of a study: what any search does, whoever proposes; else what the searcher proposes.
 
-What was cut off is run again, a starting configuration with too few windows gets more time, a search that
-cannot succeed gives up, and budgets hold. Everything follows from the trials alone. Pure functions; knows
-nothing of running or storing.
+What was cut off is run again, a starting configuration or a repeat with too few windows gets more time, a
+search that cannot succeed gives up, and budgets hold. Everything follows from the trials alone. Pure
+functions; knows nothing of running or storing.
 """
 
 from __future__ import annotations
@@ -11,16 +11,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from autotune.finals import plan_final
-from autotune.history import History, explored, find_start
+from autotune.history import History, dependable_runs, explored, find_start, may_be_longer, stretches
 from autotune.recommendation import finals_since_last_new, recommend
-from autotune.searcher import Searcher, Stop, Task
+from autotune.searcher import Doubting, Searcher, Stop, Task
 from autotune.soak import plan_soak
 from autotune.telemetry import FailureKind
 from autotune.trial import Trial, TrialState
 from dflash.contract.errors import DFlashError
 
-stretch_factor = 2.5  # of the trial length, when the starting configuration shows too few windows
-stretches = 3  # at most
+stretch_factor = 2.5  # of the trial length, when the starting configuration or a repeat shows too few windows
 hopeless_failures = 3  # the first trials, all failed for one reason, before the search gives up
 
 
@@ -33,11 +32,23 @@ def plan_next(
     recommended is at last run at its hungriest. Raises DFlashError when the searcher
     proposes what the space does not hold.
     """
+    planned = _plan(searcher, history, gpus, reuses=reuses, soaks=soaks)
+    if isinstance(planned, Stop) and planned.gap_probability is None and isinstance(searcher, Doubting):
+        return replace(planned, gap_probability=searcher.gap_chance(history))
+    return planned
+
+
+def _plan(searcher: Searcher, history: History, gpus: int, *, reuses: bool, soaks: bool) -> Task | Stop:
     seconds = history.effort.seconds * stretch_factor ** min(stretches, len(_too_short_starts(history)))
     spent = _find_spent_budget(history, gpus)
     if spent is not None:
         return spent
-    found = _rerun(history.trials) or _longer_start(history, seconds) or _give_up(history)
+    found = (
+        _rerun(history.trials)
+        or _longer_start(history, seconds)
+        or _longer_repeat(history.trials)
+        or _give_up(history)
+    )
     if found is None:
         found = searcher.next(history)
     if isinstance(found, Task) and found.repeat_of is None and found.retry_of is None:
@@ -141,6 +152,24 @@ def _longer_start(history: History, seconds: float) -> Task | None:
         seconds=seconds,
         retry_of=start.number,
     )
+
+
+def _longer_repeat(trials: Sequence[Trial]) -> Task | None:
+    """A repeat in place that was too short to be measured gets more time, as the start does."""
+    replaced = {trial.retry_of for trial in trials}
+    for runs in dependable_runs(trials).values():
+        for run in runs[1:]:
+            if may_be_longer(run) and run.number not in replaced:
+                return Task(
+                    values=run.values,
+                    why=f"{run.seconds:g} s of training were too short for trial {run.repeat_of} again",
+                    seconds=run.seconds * stretch_factor,
+                    repeat_of=run.repeat_of,
+                    retry_of=run.number,
+                    beside=run.beside,
+                    predicted=run.predicted,
+                )
+    return None
 
 
 def _too_short_starts(history: History) -> list[Trial]:

@@ -52,3 +52,12 @@ class Recommending(Protocol):
     def recommend(self, history: History) -> Trial | None:
         """The first trial of the recommended configuration; None while there is nothing to recommend."""
         ...
+
+
+@runtime_checkable
+class Doubting(Protocol):
+    """A searcher that knows how likely it is that something better was missed, whatever ended the search."""
+
+    def gap_chance(self, history: History) -> float | None:
+        """That something untried is better by more than the tolerance; None while that cannot be said."""
+        ...

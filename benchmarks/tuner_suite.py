@@ -28,13 +28,18 @@ if TYPE_CHECKING:
     from benchmarks.tuner_runner import SimulatedRunner
 
 Values = dict[str, Any]
-development: Final = range(20)  # seeds to build tuners with
+development: Final = range(60)  # seeds to build tuners with
 held_out: Final = range(9000, 9020)  # seeds to judge them by, once
+held_out_next: Final = range(
+    9100, 9120
+)  # the same for the search after the one that was judged by the former
 sets: Final = {
     "normal": ("normal", development),
     "hard": ("hard", development),
     "heldout-normal": ("normal", held_out),
     "heldout-hard": ("hard", held_out),
+    "second-heldout-normal": ("normal", held_out_next),
+    "second-heldout-hard": ("hard", held_out_next),
 }
 split, budget, preset, depth, prefetch = (
     "pipeline.split",

@@ -30,14 +30,14 @@ class Difference:
         variance[row] = 0.0
         return cls(rates.mean - rates.mean[row], np.sqrt(np.maximum(variance, 1e-12)))
 
-    @property
-    def improvement(self) -> Floats:
-        """Expected, where being behind counts as no change."""
+    def improvement(self, least: float = 0.0) -> Floats:
+        """What is expected beyond `least`, where anything below counts as no change."""
         from scipy.special import ndtr
 
-        z = self.mean / self.deviation
+        beyond = self.mean - least
+        z = beyond / self.deviation
         density = np.exp(-0.5 * z * z) / np.sqrt(2.0 * np.pi)
-        found: Floats = self.mean * ndtr(z) + self.deviation * density
+        found: Floats = beyond * ndtr(z) + self.deviation * density
         return found
 
     def exceeds(self, least: float) -> Floats:

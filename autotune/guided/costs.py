@@ -22,10 +22,21 @@ from profiler.forecast.model import hops
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-figure_deviation: Final = 0.03  # of one stage figure, besides what the law does not catch
+figure_deviation: Final = 0.06  # of one stage figure: the run's noise, and what the law does not catch
 unseen_bytes: Final = 51_200.0  # of hidden states a token, where no trial says: 5 taps of 5,120 in 16 bits
 reference_tokens: Final = 16_384.0
 _copy_fixed_s: Final = 1e-4
+# Priors of the logarithms of weights: (mean, deviation).
+fixed_prior: Final = (
+    math.log(0.1),
+    0.8,
+)  # of what a batch takes besides its tokens, in batches of the reference
+power_prior: Final = (0.03, 0.05)  # the largest batches fall behind the affine law
+effect_prior: Final = (0.0, 0.12)  # of a choice that the physics has no place for
+known_effects: Final = {  # recomputing a layer is another forward to every forward and backward
+    ("backward", "drafter.checkpointing=layers"): (0.22, 0.1),
+    ("backward", "drafter.checkpointing=none"): (-0.22, 0.1),
+}
 _rounds: Final = 5
 _way: Final = {
     "pageable down": 4e9,
@@ -78,11 +89,11 @@ class CostModel:
         w = self.weights
         for stage, ratio, spread in (("forward", 1.0, 1.0), ("backward", 0.7, 0.9), ("pack", 0.03, 1.0)):
             w.add(f"{stage} token", math.log(pace_s * ratio), spread)
-            w.add(f"{stage} fixed", math.log(0.2), 0.7)
-            w.add(f"{stage} power", 0.0, 0.04)
+            w.add(f"{stage} fixed", *fixed_prior)
+            w.add(f"{stage} power", *power_prior)
             w.add(f"{stage} threads", 0.03, 0.06)
             for effect in self.effects:
-                w.add(f"{stage} {effect}", 0.0, 0.12)
+                w.add(f"{stage} {effect}", *known_effects.get((stage, effect), effect_prior))
         w.add("step", math.log(pace_s * 0.04 * float(np.mean(layout.batches * layout.tokens))), 1.2)
         w.add("merge", math.log(0.1), 1.0)
         for hop, speed in _way.items():

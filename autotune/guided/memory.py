@@ -21,7 +21,6 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 misfits: Final = {0.005: -0.5, 0.01: 0.0, 0.02: 0.0, 0.035: -1.0}  # of the limit: what features do not catch
 reading_deviation: Final = 0.006  # of a peak from run to run
-spare: Final = 0.004  # of the limit, that is to be left: the next peak may be higher
 plan_deviation: Final = 0.1  # of planned to real memory, before any run
 plan_scatter: Final = 0.02  # the same between configurations, once the factor is known
 
@@ -86,7 +85,7 @@ class MemoryBelief:
         normal = generator.standard_normal((count, len(self._mean)))
         weights = self._mean + normal @ square_root(self._covariance).T
         held = np.einsum("mkp,sp->smk", self._features.rows[rows], weights, optimize=True)
-        fitting: NDArray[np.bool_] = ((held < 1.0 - spare) | ~self._features.present[rows]).all(axis=2)
+        fitting: NDArray[np.bool_] = ((held < 1.0) | ~self._features.present[rows]).all(axis=2)
         return fitting
 
     def held(self, row: int) -> dict[str, float]:
@@ -98,7 +97,7 @@ class MemoryBelief:
         f = self._features.rows
         mean = f @ self._mean
         variance = np.einsum("mkp,pq,mkq->mk", f, self._covariance, f, optimize=True) + self._misfit**2
-        found: Floats = (1.0 - spare - mean) / np.sqrt(np.maximum(variance, 1e-12))
+        found: Floats = (1.0 - mean) / np.sqrt(np.maximum(variance, 1e-12))
         return found
 
     def _row(self, row: int, kind: str) -> Floats:

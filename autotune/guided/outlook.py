@@ -17,6 +17,7 @@ from autotune.guided.certificate import gap_chance
 from autotune.guided.model import Model
 
 Floats = NDArray[np.float64]
+worthwhile: Final = 0.75  # of the tolerance: who may lead by less is not looked for
 least_fits: Final = 0.3  # chance to fit, below which nothing is tried
 open_chance: Final = (
     0.05  # of a neighbour to beat the incumbent by the tolerance, above which it is looked at
@@ -32,6 +33,7 @@ class Outlook:
 
     def __init__(self, model: Model, tolerance: float) -> None:
         self.model, self._tolerance = model, tolerance
+        self._worthwhile = worthwhile * math.log1p(tolerance)
         first, mean = model.evidence.first, model.rates.mean
         # By the posterior over all runs: the fastest of several noisy readings is in part the luckiest.
         self.incumbent = max(first, key=lambda row: (mean[row], -first[row].number), default=None)
@@ -55,10 +57,10 @@ class Outlook:
 
     @cached_property
     def promise(self) -> Floats:
-        """Of untried rows: expected improvement times the square of the chance to fit; 0 of all others."""
+        """Of untried rows: improvement beyond the worthwhile times squared chance to fit; else 0."""
         fits = self.model.fits
         useful = self.untried & (fits >= least_fits)
-        return np.where(useful, self._ahead.improvement * fits**2, 0.0)
+        return np.where(useful, self._ahead.improvement(self._worthwhile) * fits**2, 0.0)
 
     @cached_property
     def gap(self) -> float:
@@ -87,7 +89,7 @@ class Outlook:
         if self.incumbent is None:
             return None
         evidence, variance = self.model.evidence, self.model.rates.variance
-        chance = self._ahead.exceeds(0.0)
+        chance = self._ahead.exceeds(self._worthwhile)
         rows = [row for row in evidence.first if row != self.incumbent and chance[row] > rival_chance]
         free = [row for row in rows if evidence.counts[row] < most_runs]
         own = evidence.counts[self.incumbent]
@@ -95,6 +97,12 @@ class Outlook:
             best = max(free, key=lambda row: (chance[row], -row))
             return self.incumbent if own < most_runs and variance[self.incumbent] > variance[best] else best
         return self.incumbent if own < min(2, most_runs) else None
+
+    @cached_property
+    def worth_of_repeat(self) -> float:
+        """The expected improvement of the closest rival that was measured."""
+        rows = [row for row in self.model.evidence.first if row != self.incumbent]
+        return float(self._ahead.improvement(self._worthwhile)[rows].max()) if rows else 0.0
 
     def ahead(self, row: int) -> tuple[float, float]:
         """How far a row is thought to be ahead of the incumbent, and how sure that is: logarithms."""

@@ -7,6 +7,8 @@ contender again; at last the winner's neighbours. docs/search.md tells the rules
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final
 
@@ -30,16 +32,18 @@ gap_limit: Final = 0.1  # chance of something better by the tolerance, below whi
 near_end: Final = 0.3  # the same, below which open neighbours are looked at before anything else
 least_runs: Final = 6  # before a search may end by itself
 repeat_every: Final = 3
+repeat_worth: Final = 0.5  # of what the best promise is worth, from which on a contender runs again
 normal_90: Final = 1.6449
 _decided: Final = 3.0  # deviations between two rates that need no further run
 
 
 class GuidedSearcher:
-    """The default searcher. What it keeps between calls is the space as arrays, which no trial changes."""
+    """The default searcher. What it keeps between calls: the space as arrays, and what it last thought."""
 
     def __init__(self, parts: Parts | None = None) -> None:
         self._parts = parts or Parts()
         self._frame: tuple[Space, Frame] | None = None
+        self._last: tuple[tuple[Trial, ...], float, Outlook] | None = None
 
     def next(self, history: History) -> Task | Stop:
         """The next run to make, or why there is none."""
@@ -53,11 +57,26 @@ class GuidedSearcher:
             outlook = self._outlook(history)
             return None if outlook.incumbent is None else outlook.model.evidence.first[outlook.incumbent]
 
+    def gap_chance(self, history: History) -> float | None:
+        """The chance that something untried is better by more than the tolerance, whatever the end was."""
+        with one_thread():
+            outlook = self._outlook(history)
+            return None if outlook.incumbent is None else outlook.gap
+
     def _outlook(self, history: History) -> Outlook:
         if self._frame is None or self._frame[0] is not history.space:
-            self._frame = (history.space, Frame.of(history.space))
-        model = Model(self._frame[1], history.trials, self._parts)
-        return Outlook(model, history.effort.tolerance)
+            self._frame, self._last = (history.space, Frame.of(history.space)), None
+        trials, tolerance = tuple(history.trials), history.effort.tolerance
+        if self._last is not None and self._last[1] == tolerance and _same(self._last[0], trials):
+            return self._last[2]
+        outlook = Outlook(Model(self._frame[1], trials, self._parts), tolerance)
+        self._last = (trials, tolerance, outlook)
+        return outlook
+
+
+def _same(ours: Sequence[Trial], theirs: Sequence[Trial]) -> bool:
+    """Whether they are the very same trials, which never change."""
+    return len(ours) == len(theirs) and all(map(operator.is_, ours, theirs))
 
 
 class _Choice:
@@ -168,7 +187,8 @@ class _Choice:
         every = repeat_every if row is None or self._economy.is_near(row) else 2 * repeat_every
         over = [trial for trial in self._history.trials if trial.state.is_over]
         recent = over[-(every - 1) :]
-        return len(over) > every and all(trial.repeat_of is None for trial in recent)
+        pays = self._outlook.worth_of_repeat >= repeat_worth * float(self._outlook.promise.max())
+        return pays and len(over) > every and all(trial.repeat_of is None for trial in recent)
 
     def _is_sure(self) -> bool:
         over = sum(trial.state.is_over for trial in self._history.trials)

@@ -3,7 +3,7 @@
 import pytest
 
 from autotune.effort import Effort
-from autotune.history import History, find_contenders
+from autotune.history import History, dependable_runs, find_contenders
 from autotune.planning import describe_progress, stretches
 from autotune.planning import plan_next as plan
 from autotune.searcher import Stop
@@ -121,6 +121,33 @@ def test_stretching_the_start_has_an_end(space, trial_of):
     )
     start = [t for t in trials if t.values == space.baseline]
     assert len(start) == 1 + stretches
+
+
+def test_a_repeat_with_too_few_windows_is_given_more_time(space, trial_of):
+    trials = [trial_of(0, space.baseline, 1.0), trial_of(1, space.configurations[5], 2.0)]
+    short = {"failure": FailureKind.too_short, "seconds": 12.0, "repeat_of": 1}
+    trials.append(trial_of(2, trials[1].values, **short))
+    task = plan_next(space, trials, Effort())
+    assert (task.repeat_of, task.retry_of, task.seconds) == (1, 2, 30.0)
+    assert 1 in dependable_runs(trials)
+    trials.append(trial_of(3, trials[1].values, 2.1, seconds=30.0, repeat_of=1, retry_of=2))
+    assert plan_next(space, trials, Effort()).retry_of is None
+    assert len(dependable_runs(trials)[1]) == 3
+
+
+def test_a_configuration_whose_repeats_stay_too_short_is_dropped_in_the_end(space, trial_of):
+    def outcome(task):
+        return (
+            {"failure": FailureKind.too_short}
+            if task.repeat_of == 1
+            else 1.0 + (task.values != space.baseline)
+        )
+
+    trials = carry_on(space, [], Effort(trials=2, repeats=1), trial_of, outcome)
+    repeats = [t for t in trials if t.repeat_of == 1]
+    assert len(repeats) == 1 + stretches
+    assert [t.seconds for t in repeats] == sorted({t.seconds for t in repeats})
+    assert 1 not in dependable_runs(trials)
 
 
 def test_search_gives_up_when_all_fail_alike(space, trial_of):

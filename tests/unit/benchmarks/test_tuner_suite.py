@@ -21,6 +21,7 @@ from benchmarks.tuner_suite import (
     depth,
     development,
     held_out,
+    held_out_next,
     lay_columns,
     preset,
     sets,
@@ -40,13 +41,15 @@ def safe_rows(given: Problem) -> list[int]:
 
 
 def test_the_sets_share_no_problem_with_those_held_out() -> None:
-    assert not set(development) & set(held_out)
+    assert not set(development) & {*held_out, *held_out_next}
+    assert not set(held_out) & set(held_out_next)
     assert {name for name, (_, seeds) in sets.items() if seeds is held_out} == {
         "heldout-normal",
         "heldout-hard",
     }
     assert len(development) >= 20
     assert len(held_out) >= 20
+    assert len(held_out_next) >= 20
 
 
 def test_a_kind_that_is_none_is_refused() -> None:

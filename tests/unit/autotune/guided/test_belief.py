@@ -67,6 +67,29 @@ def test_one_wild_reading_counts_for_less() -> None:
     assert belief.mean[at] > -0.03  # their mean is -0.067
 
 
+def deviation_between(belief: Belief, one: int, other: int) -> float:
+    rows = np.array([one, other])
+    covariance = belief.covariance(rows, rows)
+    return math.sqrt(covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1])
+
+
+def test_a_knob_that_was_never_changed_is_no_surer_because_another_does_nothing() -> None:
+    sizes = [Reading(row(size, "a"), 0.0, 0.003) for size in (1, 2, 4, 8, 16) for _ in range(3)]
+    one, other = row(4, "a"), row(4, "b")
+    assert deviation_between(believe(*sizes), one, other) > 0.5 * deviation_between(believe(), one, other)
+    kinds = [Reading(row(size, kind), 0.0, 0.003) for size in (1, 16) for kind in "abc" for _ in range(3)]
+    assert deviation_between(believe(*sizes, *kinds), one, other) < 0.3 * deviation_between(
+        believe(), one, other
+    )
+
+
+def test_a_collapse_in_one_place_says_little_of_others() -> None:
+    sound = [Reading(row(size, "a"), 0.0, 0.005) for size in (1, 2, 4, 8)]
+    bad, worse = (believe(*sound, Reading(row(16, "b"), -fall, 0.005)) for fall in (0.3, 2.0))
+    assert bad.mean[row(16, "b")] < -0.15
+    assert worse.mean[row(1, "b")] == pytest.approx(bad.mean[row(1, "b")], abs=1e-9)
+
+
 def test_roughness_is_learnt() -> None:
     rough = np.random.default_rng(0).normal(0.0, 0.06, len(table))
     readings = [Reading(i, float(value), 0.002) for i, value in enumerate(rough) for _ in range(3)]

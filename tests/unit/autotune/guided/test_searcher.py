@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Callable
@@ -75,7 +76,7 @@ def test_the_memory_model_saves_trials(box: Callable[..., Any], study: Callable[
 def test_nothing_is_asked_twice_but_to_measure_it_again(
     box: Callable[..., Any], study: Callable[..., Study]
 ) -> None:
-    machine = box(3, rough=0.03)
+    machine = box(3, rough=0.03, noise=0.08)
     search = study(machine)
     regret_after(machine, search, 14)
     firsts = Counter(
@@ -209,16 +210,17 @@ def test_who_runs_again_does_so_beside_another_unless_that_takes_too_long(
     space = FreeSpace({"pipeline.token_budget": tuple(2**i for i in range(10))}, {"pipeline.token_budget": 1})
 
     def paired(pair_s: float) -> tuple[list[bool], list[bool]]:
-        now = [0.0]
+        now, slower = [0.0], itertools.cycle((0.0, 0.06, -0.05, 0.03, -0.04))
 
         def run(request: Request) -> Telemetry:
             now[0] += 14.0 if request.beside is None else pair_s
-            rate = float(request.values["pipeline.token_budget"]) ** 0.5
+            rate = float(request.values["pipeline.token_budget"]) ** 0.01  # who leads is open for long
+            seen = rate * math.exp(next(slower))
             if request.beside is None:
-                return Telemetry(tokens_per_s=rate)
-            ratio = math.log(rate / float(request.beside["pipeline.token_budget"]) ** 0.5)
+                return Telemetry(tokens_per_s=seen)
+            ratio = math.log(rate / float(request.beside["pipeline.token_budget"]) ** 0.01)
             return Telemetry(
-                tokens_per_s=rate, beside=Beside(values=request.beside, log_ratio=ratio, deviation=0.01)
+                tokens_per_s=seen, beside=Beside(values=request.beside, log_ratio=ratio, deviation=0.01)
             )
 
         monkeypatch.setattr("autotune.study.monotonic", lambda: now[0])
