@@ -1,5 +1,7 @@
 """The order of runs that a search makes, driven through by hand-made outcomes."""
 
+from dataclasses import replace
+
 import pytest
 
 from autotune.effort import Effort
@@ -148,6 +150,24 @@ def test_a_configuration_whose_repeats_stay_too_short_is_dropped_in_the_end(spac
     assert len(repeats) == 1 + stretches
     assert [t.seconds for t in repeats] == sorted({t.seconds for t in repeats})
     assert 1 not in dependable_runs(trials)
+
+
+class Doubter(InOrder):
+    """Knows how likely a gap is, and does not say so when it stops."""
+
+    def gap_chance(self, history):
+        return 0.24
+
+
+def test_whatever_ends_a_search_the_chance_of_a_gap_is_told(space, trial_of):
+    trials = (trial_of(0, space.baseline, 1.0), trial_of(1, space.configurations[5], 2.0))
+    spent = (Effort(trials=2, repeats=0), Effort(minutes=1e-9))
+    aged = tuple(replace(trial, spent_s=30.0) for trial in trials)
+    for effort in spent:
+        stop = plan(Doubter(), History(space, aged, effort))
+        assert isinstance(stop, Stop)
+        assert stop.gap_probability == 0.24
+        assert plan(InOrder(), History(space, aged, effort)).gap_probability is None
 
 
 def test_search_gives_up_when_all_fail_alike(space, trial_of):
