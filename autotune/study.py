@@ -256,6 +256,7 @@ def trial_length(seconds: float) -> dict[str, float | int | str]:
         "run.resume": "",
         "run.checkpoint_every": -1,
         "run.evaluate_every": 0,
+        "run.trackers": "",
     }
 
 

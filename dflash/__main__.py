@@ -28,6 +28,7 @@ from dflash.contract.rundir import (
 )
 from dflash.contract.steps import StepRange
 from dflash.contract.streams import write_line
+from dflash.contract.tracker_names import known_trackers
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -74,6 +75,8 @@ def _parser() -> argparse.ArgumentParser:
     regenerate = commands.add_parser("regenerate", help="let the target answer the prompts of a data file")
     regenerate.add_argument("config", type=Path)
     regenerate.add_argument("--choice", required=True, metavar="JSON", help="contract/regeneration.py")
+    track = commands.add_parser("track", help="feed a tracker with what comes on stdin; dflash/trackers/")
+    track.add_argument("tracker", choices=known_trackers)
     links = commands.add_parser("links", help="speed and correctness of copies, as JSON")
     links.add_argument("config", type=Path)
     links.add_argument("--mb", type=int, required=True, help="size of a copy, 10^6 bytes")
@@ -104,6 +107,12 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print_document(document)
     return code
+
+
+def _track(arguments: argparse.Namespace) -> int:
+    from dflash.trackers.child import track
+
+    return track(arguments.tracker)
 
 
 def _serve(arguments: argparse.Namespace) -> int:
@@ -230,6 +239,7 @@ def _gpus(_arguments: argparse.Namespace) -> int:
 _commands: dict[str, Callable[[argparse.Namespace], int]] = {
     "run": _run,
     "serve": _serve,
+    "track": _track,
     "check-data": _check_data,
     "plan": _plan,
     "export": _export,

@@ -29,10 +29,12 @@ from dflash.contract.processes import identify
 from dflash.contract.rundir import RunDir, utc_now
 from dflash.contract.steps import StepRange
 from dflash.contract.streams import write_line
+from dflash.contract.tracker_names import parse_trackers
 from dflash.kernels import describe_kernels, slow_kernels
 from dflash.objective import loss_in_words
 from dflash.routes import describe_routes, doubt_peer
 from dflash.trace_window import EventTap, TraceWindow
+from dflash.trackers.feed import TrackerFeed, check_trackers
 from dflash.train_result import TrainResult
 from dflash.trainer import StuckThreadsError, Trainer, prepare
 from dflash.work_count import count_work
@@ -84,6 +86,7 @@ class Session:
     prepare_trainer: Callable[..., Trainer] = prepare
     interruption: Interruption = field(default_factory=Interruption)
     attend: Callable[[Trainer], None] = lambda trainer: None  # several times a second while it trains
+    _feed: TrackerFeed | None = None
     _next_line_s: float = 0.0
 
     def carry_out(self) -> tuple[int, dict[str, Any]]:
@@ -92,11 +95,18 @@ class Session:
         try:
             self.interruption.install()
             self.write_start()
-            tap = EventTap(log)
+            trackers = parse_trackers(self.config.run.trackers)
+            check_trackers(trackers)
+            if trackers:
+                self._feed = TrackerFeed(log)
+                probe = Probe(self._feed, probe.stage)
+            tap = EventTap(self._feed or log)
             trainer = self.prepare_trainer(
                 self.config, run_path=self.run.path, probe=Probe(tap, probe.stage) if self.trace else probe
             )
             self.announce(trainer)
+            if self._feed is not None:
+                self._feed.start(trackers, self.run.path, self.config.values(), trainer.warn)
             trainer.warned = lambda text: say(f"warning: {text}")
             with self._traced(trainer, tap):
                 self.interruption.trainer = trainer
@@ -239,6 +249,8 @@ class Session:
     def _end(
         self, log: ArrowLog, status: str, reason: str | None, code: int, result: TrainResult | None = None
     ) -> dict[str, Any]:
+        if self._feed is not None:
+            self._feed.close(status)
         log.close()
         books = result.books() if result else None
         learned = (

@@ -114,9 +114,9 @@ class Trainer:
                 ways={(route.src, route.dst): route.path for route in self.routes},
                 item_bytes=self.item_bytes,
             )
-        self.evaluations.warn = self._warn
+        self.evaluations.warn = self.warn
         if self.checkpoints is not None:
-            self.checkpoints.warn = self._warn
+            self.checkpoints.warn = self.warn
         self.turns = WindowTurns(self.first_step)
         self.progress = WindowProgress(self.first_step)
         self.schedule = open_schedule(self.config.pipeline.schedule, len(self.targets))
@@ -279,7 +279,8 @@ class Trainer:
             for name, value in device.memory_figures().items():
                 self.probe.gauge(name, value, device=device.name)
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
+        """A warning for people, in the events too."""
         self.probe.mark("warning", note=text)
         self.warned(text)
 

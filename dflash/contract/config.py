@@ -34,6 +34,7 @@ from dflash.contract.sections import (
     presets,
 )
 from dflash.contract.split import Split
+from dflash.contract.tracker_names import parse_trackers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +193,7 @@ def _check_together(config: TrainConfig) -> None:
             remedy="raise window.tokens, lower pipeline.token_budget, or use fewer drafters",
         )
     _check_colocated(config)
+    parse_trackers(config.run.trackers)
     taps = config.drafter.taps
     if any(b <= a for a, b in itertools.pairwise(taps)) or any(t < 0 for t in taps):
         raise ConfigError("taps must be ascending layer numbers, each once", where="drafter.taps", found=taps)

@@ -14,8 +14,9 @@ Span names (stage: prefetch, target, drafter, trainer):
                       device computing for another role that shares it), barrier (schedule lockstep: the
                       other roles' phase), lock_wait (a lock of the compiler or its autotuner)
   copies              copy: with src, dst, path, bytes; `on_critical_path` in note when the stage waited
-Marks:   window (window end at completion: tokens, note=JSON of loss figures), evaluation (note=JSON), take (a drafter took a batch;
-         note "home" or "away"), dispatch, start, stop, warning (note), accounting (note)
+Marks:   window (window end at completion: tokens, note=JSON of loss figures), evaluation (of documents held
+         out: note=JSON), take (a drafter took a batch; note "home" or "away"), dispatch, start, stop,
+         warning (note), accounting (note)
 Gauges:  depth and capacity (channel; value), allocated_bytes, reserved_bytes, alloc_retries,
          peak_allocated_bytes, peak_reserved_bytes (the most since training began), recompiles,
          autotune_s, lr, loss, accuracy

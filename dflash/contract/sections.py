@@ -353,11 +353,16 @@ class RunConfig:
     evaluate_documents: int = knob(
         64, help="documents held out that an evaluation looks at, at most", low=1, neutral=True
     )
+    trackers: str = knob(
+        "",
+        help="where figures go besides the run directory: tensorboard, wandb, trackio; comma-separated",
+        neutral=True,
+    )
     keep_checkpoints: int = knob(2, help="checkpoints kept, newest first", low=1, neutral=True)
     resume: str = knob("", help="checkpoint or run directory to go on from", neutral=False)
     resume_data: str = knob(
         "same",
-        help="when data, data.seed or window.tokens are not the checkpoint's: refuse; other: begin these data",
+        help="when data, data.seed or window.tokens are not the checkpoint's: refuse; other: begin these",
         choices=("same", "other"),
         neutral=False,
     )
