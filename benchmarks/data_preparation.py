@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import random
+import resource
 import subprocess
 import sys
 import tempfile
@@ -73,13 +74,19 @@ def anonymous_mb() -> float:
     raise OSError("/proc/self/status has no RssAnon")
 
 
+def cpu_s() -> float:
+    """Of this process and its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in used)
+
+
 def measure(config: TrainConfig) -> dict[str, Any]:
     """One preparation in this process, and a pass over all tokens."""
     tokenizer = open_tokenizer(config.target, config.data)
     watch = MemoryWatch()
-    begin = time.perf_counter()
+    begin, cpu_begin = time.perf_counter(), cpu_s()
     documents = load_documents(config, tokenizer)
-    prepared_s = time.perf_counter() - begin
+    prepared_s, used_s = time.perf_counter() - begin, cpu_s() - cpu_begin
     begin = time.perf_counter()
     supervised = sum(int(item.loss_mask.sum()) + 0 * int(item.ids[-1]) for item in documents.items)
     pass_s = time.perf_counter() - begin
@@ -89,8 +96,10 @@ def measure(config: TrainConfig) -> dict[str, Any]:
         "rows": documents.books.rows_read,
         "tokens": documents.tokens,
         "seconds": round(prepared_s, 2),
+        "cpu_s": round(used_s, 2),
         "rows_per_s": round(documents.books.rows_read / prepared_s),
         "tokens_per_s": round(documents.tokens / prepared_s),
+        "rows_per_cpu_s": round(documents.books.rows_read / used_s),
         "load": round(os.getloadavg()[0], 1),
         "pass_s": round(pass_s, 2),
         "before_mb": round(watch.before_mb, 1),

@@ -16,6 +16,7 @@ from dflash.contract.config import TrainConfig
 from dflash.contract.rundir import printable
 from dflash.data.documents import Document, Documents
 from dflash.data.loading import embedded_name, load_documents
+from dflash.data.slices import hold_out
 from dflash.data.token_cache import TokenCache, cache_root
 from dflash.data.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.packing import LayoutKind, lay_out, pack
@@ -34,7 +35,8 @@ def check_data(config: TrainConfig, *, most_refused: int | None = None) -> dict[
     """
     tokenizer = open_tokenizer(config.target, config.data)
     documents = load_documents(config, tokenizer)
-    books, lengths = documents.books, documents.lengths
+    books = documents.books
+    trained, held_out = hold_out(documents, config)
     return {
         "path": config.data.path or embedded_name,
         "tokenizer": {"name": tokenizer.name, "vocab_size": tokenizer.vocab_size},
@@ -52,10 +54,11 @@ def check_data(config: TrainConfig, *, most_refused: int | None = None) -> dict[
         "documents_cut": books.documents_cut,
         "rows_too_long": books.rows_too_long,
         "lengths": _histogram(documents),
-        "anchors": _count_anchors(documents, config),
-        "coverage": _measure_coverage(documents, config),
-        "epoch": _first_epoch(documents, config),
-        "steps": steps_in_all(lengths, config),
+        "held_out": 0 if held_out is None else len(held_out.items),
+        "anchors": _count_anchors(trained, config),
+        "coverage": _measure_coverage(trained, config),
+        "epoch": _first_epoch(trained, config),
+        "steps": steps_in_all(trained.lengths, config),
         "cache": _describe_cache(config),
         "sample": _sample(documents.items[0], tokenizer),
     }
@@ -80,6 +83,7 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     repeated = document["repeated_ids"]
     yield "texts", f"{document['distinct_texts']} different; {repeated} ids stand in more than one row"
     yield "too long", f"{document['documents_cut']} cut, {document['rows_too_long']} refused"
+    yield "held out", f"{document['held_out']} documents; what follows is of the others"
     drawn, fewest = anchors["drawn"], anchors["fewest"]
     yield (
         "anchors",

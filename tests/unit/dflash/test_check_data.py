@@ -9,6 +9,7 @@ from dflash.check_data import check_data, describe, refusals_shown
 from dflash.contract.config import load_config
 from dflash.contract.errors import DataError
 from dflash.data.loading import load_documents
+from dflash.data.slices import hold_out
 from dflash.data.tokenizer import open_tokenizer
 from dflash.window import batches
 
@@ -21,6 +22,10 @@ sizes = {"data.max_length": 256, "pipeline.token_budget": 1024, "window.tokens":
 def configure(name: str = ""):
     path = str(cases / name) if name else ""
     return load_config(None).replacing({**sizes, "objective.anchors_per_document": 8, "data.path": path})
+
+
+def few_talks(changes):
+    return configure().replacing({"data.path": str(cases.parents[1] / "talks.jsonl"), **changes})
 
 
 def test_the_document_is_json_and_its_counts_agree():
@@ -47,7 +52,7 @@ def test_fill_is_that_of_the_batches_of_the_run(layout):
 @pytest.mark.parametrize("anchors", [1, 3, 512])
 def test_coverage_is_what_the_blocks_of_the_first_epoch_predict(anchors):
     """Case C023: anchors are drawn for each document, and none goes without."""
-    config = configure().replacing({"objective.anchors_per_document": anchors, "run.epochs": 1})
+    config = few_talks({"objective.anchors_per_document": anchors, "run.epochs": 1})
     documents = load_documents(config, open_tokenizer(config.target))
     predicted, starved = 0, []
     for batch in batches(documents, config, layout="flat"):
@@ -65,16 +70,28 @@ def test_coverage_is_what_the_blocks_of_the_first_epoch_predict(anchors):
 
 
 def test_many_documents_are_looked_at_evenly(monkeypatch):
-    config = configure()
+    config = few_talks({})
     whole = check_data(config)
-    monkeypatch.setattr(dflash.check_data, "most_documents", 100)
+    monkeypatch.setattr(dflash.check_data, "most_documents", 40)
     monkeypatch.setattr(dflash.check_data, "most_windows", 3)
     some = check_data(config)
-    assert 50 < some["coverage"]["documents"] <= 100
+    assert some["coverage"]["documents"] == 32
     assert some["coverage"]["share"] == pytest.approx(whole["coverage"]["share"], abs=0.05)
     assert (some["epoch"]["packed_windows"], some["epoch"]["windows"]) == (3, whole["epoch"]["windows"])
     for kind, fill in some["epoch"]["layouts"].items():
         assert fill["budget_fill"] == pytest.approx(whole["epoch"]["layouts"][kind]["budget_fill"], abs=0.1)
+
+
+def test_what_is_held_out_is_counted_and_left_out():
+    config = few_talks({"data.held_out": 0.2, "run.epochs": 1})
+    documents = load_documents(config, open_tokenizer(config.target))
+    trained, held_out = hold_out(documents, config)
+    found, whole = check_data(config), check_data(config.replacing({"data.held_out": 0.0}))
+    assert (found["held_out"], whole["held_out"]) == (len(held_out.items), 0)
+    assert found["tokens"] == whole["tokens"] == documents.tokens
+    assert found["coverage"]["documents"] == len(trained.items) == len(documents.items) - found["held_out"]
+    assert found["steps"] == found["epoch"]["windows"] < whole["steps"]
+    assert found["anchors"]["candidates"] == trained.columns.candidates.sum()
 
 
 def test_books_of_duplicates():
