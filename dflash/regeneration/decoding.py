@@ -75,14 +75,8 @@ def decode(
     `cache`: an empty one of transformers. `uniforms` [B, N]: not for greedy decoding. `watch` is told now and
     then how many steps are done and how many rows go on.
     """
-    rows, width = len(prompts), max(len(prompt) for prompt in prompts)
-    ids = torch.zeros(rows, width, dtype=torch.int64)
-    mask = torch.zeros(rows, width + most, dtype=torch.int64)
-    mask[:, width:] = 1
-    for row, prompt in enumerate(prompts):
-        ids[row, width - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
-        mask[row, width - len(prompt) : width] = 1
-    ids, mask = ids.to(device), mask.to(device)
+    ids, mask = (each.to(device) for each in _pad_left(prompts, most))
+    rows, width = ids.shape
     lengths = mask[:, :width].sum(dim=1)
     drawn = None if uniforms is None else torch.from_numpy(uniforms).to(device)
     end_ids = torch.tensor(sorted(ends), device=device)
@@ -108,6 +102,18 @@ def decode(
                 current, positions = current[going], positions[going]
                 drawn = None if drawn is None else drawn[going]
     return [_until_end(row, ends) for row in written.tolist()]
+
+
+def _pad_left(prompts: Sequence[NDArray[np.int32]], most: int) -> tuple[Tensor, Tensor]:
+    """Ids [B, W], and a mask [B, W + N] of what is there: prompts end side by side, new tokens follow."""
+    rows, width = len(prompts), max(len(prompt) for prompt in prompts)
+    ids = torch.zeros(rows, width, dtype=torch.int64)
+    mask = torch.zeros(rows, width + most, dtype=torch.int64)
+    mask[:, width:] = 1
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = torch.from_numpy(prompt.astype(np.int64))
+        mask[row, width - len(prompt) : width] = 1
+    return ids, mask
 
 
 def _until_end(row: list[int], ends: frozenset[int]) -> Generated:
