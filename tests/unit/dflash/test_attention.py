@@ -109,3 +109,25 @@ def test_context_past_the_last_anchor_of_a_call_is_not_read(make_batch):
 
 def test_masks_are_made_only_for_the_layer_types_in_use(make_batch):
     assert view_of(make_batch([[1] * 9], [[3]], 4), kinds=(full, full)).calls.keys() == {full}
+
+
+@pytest.mark.parametrize("kind", [full, sliding])
+def test_slots_that_a_block_does_not_have_are_seen_by_none(kind, make_batch):
+    """A block of which only some slots are real attends as one of that size by itself."""
+    block_size, anchors, sizes = 6, [3, 9, 14], [4, 6, 1]
+    batch = make_batch([list(range(15))], [anchors], block_size)
+    query, context, blocks = draw_tensors(batch)
+    layers = SimpleNamespace(layer_types=(kind,), sliding_window=5)
+
+    def attend(at, size, rows, real=None):
+        view = SdpaView.over(torch.tensor(at), [len(at)], (15,), size, layers, cpu, sizes=real)
+        return view.attend(query[rows], *context, *(x[rows] for x in blocks), kind)
+
+    together = attend(anchors, block_size, slice(None), torch.tensor(sizes))
+    for number, (anchor, size) in enumerate(zip(anchors, sizes, strict=True)):
+        rows = slice(number * block_size, number * block_size + size)
+        torch.testing.assert_close(together[rows], attend([anchor], size, rows))
+    whole = attend(anchors, block_size, slice(None))
+    same = torch.isclose(together, whole).all(-1).all(-1).view(3, block_size)
+    assert same[1].all()
+    assert same[0, :4].all() == (kind == sliding)  # causal ones see no slot behind them

@@ -89,12 +89,17 @@ def test_every_place_counts_as_a_block_of_its_own_would(parts, texts):
             assert one.offered[place] == len(drafts)
 
 
-def test_a_shorter_block_drafts_otherwise(parts, texts):
-    """So that the test above can fail."""
-    drafts = [
-        (draft_alone(parts, texts[0], a, 2)[0], draft_alone(parts, texts[0], a, 4)[0]) for a in range(8, 38)
-    ]
-    assert any(short != whole for short, whole in drafts)
+def test_a_block_near_the_limit_counts_as_the_shorter_one_does(parts, texts):
+    """There is one place in the six texts where the whole block would be counted otherwise."""
+    counts = []
+    for limit in (14, 15, 16):
+        (one,) = measure(parts, texts[5], Answer(start=limit - 3, end=limit, limit=limit))
+        (whole,) = measure(parts, texts[5], Answer(start=limit - 3, end=limit))
+        drafts = draft_alone(parts, texts[5], limit - 3, 3)
+        right = (drafts == texts[5][0][limit - 2 : limit]).long().cumprod(0).sum()
+        assert one.accepted[0] == right
+        counts.append((int(one.accepted[0]), int(whole.accepted[0])))
+    assert [short != whole for short, whole in counts] == [False, True, False]
 
 
 def test_after_a_stop_token_blocks_keep_their_size(parts, texts):
