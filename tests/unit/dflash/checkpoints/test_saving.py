@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import errno
+import os
+import random
+import signal
+import time
+import warnings
 from pathlib import Path
 
 import pytest
+import torch
 
+from dflash.checkpoints.files import remove_leftovers
 from dflash.checkpoints.reading import find_checkpoint
+from dflash.checkpoints.saving import CheckpointWriter
 from dflash.contract.errors import DFlashError
+from dflash.replicas import ReplicaGroup
 from tests.small_checkpoints import make_group, make_writer, no_file_larger_than, step
 
 
@@ -80,3 +89,40 @@ def test_a_run_that_starts_cleans_its_directory(tmp_path: Path) -> None:
     (tmp_path / ".step-3.12").mkdir()
     make_writer(tmp_path).clean()
     assert listed(tmp_path) == []
+
+
+def start_saving(writer: CheckpointWriter, group: ReplicaGroup) -> int:
+    """The pid of a process that makes steps and saves each until it is killed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the child does without this process's threads
+        pid = os.fork()
+    if pid == 0:
+        try:
+            torch.set_num_threads(1)
+            while True:
+                step(group)
+                writer.save(group, last=False)
+        finally:
+            os._exit(1)
+    return pid
+
+
+def test_c099_killed_at_any_moment_of_saving_the_newest_loads_and_leftovers_are_known(tmp_path: Path) -> None:
+    draws, killed_while_saving, group = random.Random(99), 0, make_group()
+    for number in range(20):
+        directory = tmp_path / str(number)
+        pid = start_saving(make_writer(directory), group)
+        at_least, until_s = draws.randint(1, 2), time.monotonic() + 60
+        while not (directory / f"step-{at_least}").exists() and time.monotonic() < until_s:
+            time.sleep(0.001)
+        time.sleep(draws.uniform(0.0, 0.03))
+        os.kill(pid, signal.SIGKILL)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+        found = find_checkpoint(str(directory), older=False)
+        assert found.read_optimizer()
+        assert found.manifest.optimizer_updates == found.manifest.position.step >= at_least
+        leftovers = [name for name in listed(directory) if not name.startswith("step-")]
+        assert all(name.startswith(".step-") for name in leftovers)
+        killed_while_saving += bool(leftovers)
+        assert remove_leftovers(directory) == leftovers
+    assert killed_while_saving >= 2
