@@ -10,7 +10,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import islice
@@ -77,6 +77,8 @@ class Regeneration:
         while taken := list(islice(rows, rows_at_once)):
             self.rows_read += len(taken)
             open_rows = [(number, row) for number, row in taken if number not in self.file]
+            if self.config.data.strict:
+                _check_usable(row for _, row in open_rows)
             refused = [refused_entry(n, row) for n, row in open_rows if isinstance(row, RefusedRow)]
             if refused:
                 self.file.append(refused)
@@ -141,6 +143,13 @@ class Regeneration:
                 "tokens_per_s": round(self.new_tokens / seconds, 1) if self.new_tokens else None,
             },
         }
+
+
+def _check_usable(rows: Iterable[Conversation | RefusedRow]) -> None:
+    """Raise DataError for the first row that is refused, as data.strict asks."""
+    for row in rows:
+        if isinstance(row, RefusedRow):
+            raise DataError("a row is not usable, and data.strict is set", where=row.file, found=str(row))
 
 
 def _read_rows(path: str) -> Iterator[Conversation | RefusedRow]:

@@ -184,6 +184,13 @@ def test_no_answer_at_all_is_an_error(engine, tmp_path):
         carry_out(path)
 
 
+def test_strict_data_ends_at_the_first_row_that_is_not_usable(engine, data):
+    config = load_config(None, [f"data.path={data}", "data.strict=true"])
+    with pytest.raises(DataError, match="strict is set") as caught:
+        regenerate(config, RegenerationChoice(to=str(data.parent / "out.jsonl")))
+    assert "line 8: not JSON" in caught.value.found
+
+
 def test_the_target_itself_answers_and_its_answers_train(tmp_path, monkeypatch, capsys):
     """Random weights write noise, but what is trained is to the token what was written, or is counted."""
     path = tmp_path / "prompts.jsonl"
