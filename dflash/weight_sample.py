@@ -20,7 +20,9 @@ def sample_weights(named: Iterable[tuple[str, Tensor]]) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for name, tensor in sorted(named):
         flat = tensor.detach().reshape(-1)
-        places = torch.linspace(0, max(0, flat.numel() - 1), min(values_each, flat.numel())).long()
+        count = min(values_each, flat.numel())
+        # In whole numbers: in float32 the last place of a large tensor would lie past its end.
+        places = torch.arange(count) * (flat.numel() - 1) // max(1, count - 1)
         values = flat[places].to(torch.bfloat16).view(torch.int16)
         digest.update(f"{name} {list(tensor.shape)} {values.tolist()}".encode())
     return digest.hexdigest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from dflash.weight_sample import sample_weights
@@ -31,3 +32,9 @@ def test_others_are_others() -> None:
 
 def test_empty_and_single_values_are_sampled() -> None:
     assert sample_weights([("a", torch.zeros(0))]) != sample_weights([("a", torch.zeros(1))])
+
+
+@pytest.mark.parametrize("size", [0, 1, 2, 63, 64, 65, 28_311_552, 2**31 + 1])
+def test_tensors_of_any_size_are_looked_at_from_the_first_value_to_the_last(size):
+    values = torch.zeros(()).expand(size)  # takes no memory
+    assert len(sample_weights([("a", values)])) == 32
