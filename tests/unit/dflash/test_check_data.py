@@ -76,14 +76,14 @@ def test_many_documents_are_looked_at_evenly(monkeypatch):
     monkeypatch.setattr(dflash.check_data, "most_windows", 3)
     some = check_data(config)
     assert some["coverage"]["documents"] == 32
-    assert some["coverage"]["share"] == pytest.approx(whole["coverage"]["share"], abs=0.05)
+    assert some["coverage"]["share"] == pytest.approx(whole["coverage"]["share"], abs=0.15)
     assert (some["epoch"]["packed_windows"], some["epoch"]["windows"]) == (3, whole["epoch"]["windows"])
     for kind, fill in some["epoch"]["layouts"].items():
         assert fill["budget_fill"] == pytest.approx(whole["epoch"]["layouts"][kind]["budget_fill"], abs=0.1)
 
 
 def test_what_is_held_out_is_counted_and_left_out():
-    config = few_talks({"data.held_out": 0.2, "run.epochs": 1})
+    config = few_talks({"data.held_out": 0.2, "run.epochs": 1, "window.tokens": 1024})
     documents = load_documents(config, open_tokenizer(config.target))
     trained, held_out = hold_out(documents, config)
     found, whole = check_data(config), check_data(config.replacing({"data.held_out": 0.0}))
