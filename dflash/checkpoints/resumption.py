@@ -73,10 +73,11 @@ class Resumption:
         """
         if not directory.is_dir():
             return
+        damaged = {Path(str(error.where)).parent.resolve() for error in self.found.damaged}
         for path in step_directories(directory):
             if step_of(path) <= self.step:
                 continue
-            if path not in {Path(str(error.where)).parent for error in self.found.damaged}:
+            if path.resolve() not in damaged:
                 raise CheckpointError(
                     "the run directory holds later checkpoints than the one to go on from",
                     where=str(path),

@@ -337,8 +337,8 @@ class RunConfig:
     )
     console_every_s: float = knob(2.0, help="time between console lines", unit="s", low=0.1, neutral=True)
     checkpoint_every: int = knob(
-        0,
-        help="steps between checkpoints; 0: at the end only; -1: never",
+        1000,
+        help="steps between checkpoints, and one at the end; 0: at the end only; -1: never",
         unit="steps",
         low=-1,
         neutral=True,

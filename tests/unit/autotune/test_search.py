@@ -50,7 +50,7 @@ def test_trials_run_from_the_first_step_for_their_time(space, base_of, runner_of
     (config,) = runner.ran
     assert config.run.max_seconds == 7.0
     assert config.run.checkpoint_every == -1  # a trial's weights are of no use
-    length = {"run.max_seconds": 0.0, "run.checkpoint_every": 0, "run.evaluate_every": 100}
+    length = {"run.max_seconds": 0.0, "run.checkpoint_every": 1000, "run.evaluate_every": 100}
     assert config.values() | space.baseline | length == base_of().values()
 
 
