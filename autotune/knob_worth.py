@@ -148,7 +148,7 @@ def _judge(rival: _Rival, gain: float, deviation: float, seen: _Seen, tolerance:
 
 def _doubt(worth: KnobWorth, separated: bool) -> KnobWorth:
     """Not known where only the size that effects usually have tells the knob from others."""
-    if separated or worth.verdict not in ("faster", "slower", "no difference"):
+    if separated or worth.verdict in ("needed", "not possible"):
         return worth
     return replace(worth, verdict="not known", reason=always_together)
 
