@@ -29,6 +29,18 @@ from dflash.drafter import Drafter, DrafterSpec
 from dflash.drafter_files import open_drafter, write_drafter
 
 export_name: Final = "export.json"
+# What tokens and the choice of what is held out depend on, and what must go together with that.
+settings_of_texts: Final = (
+    "data.turns",
+    "data.thinking",
+    "data.max_length",
+    "data.too_long",
+    "data.seed",
+    "data.held_out",
+    "drafter.block_size",
+    "pipeline.token_budget",
+    "window.tokens",
+)
 dtypes: Final = {"bfloat16": torch.bfloat16, "float32": torch.float32}
 
 
@@ -71,10 +83,10 @@ def _check_free(to: Path) -> None:
         )
 
 
-def find_whole(source: str) -> FoundCheckpoint:
+def find_whole(source: str, purpose: str = "export") -> FoundCheckpoint:
     """The checkpoint meant, and no older one in its place. Raises CheckpointError."""
     try:
-        return find_checkpoint(source, older=False)
+        return find_checkpoint(source, older=False, purpose=purpose)
     except DamagedError as error:
         parts = {**error.fields(), "remedy": "name an older step-N directory of the same run"}
         del parts["what"]
@@ -109,6 +121,7 @@ def describe_export(found: FoundCheckpoint, drafter: Drafter, files: Path) -> di
         },
         **tokenizer_facts(found.manifest.model),
         "documents": found.manifest.data.get("documents"),
+        "settings": {name: settings[name] for name in settings_of_texts if name in settings},
         "dtype": str(drafter.dtype).removeprefix("torch."),
         "parameters": sum(tensor.numel() for tensor in tensors),
         "tensors": len(tensors),

@@ -39,15 +39,15 @@ class FoundCheckpoint:
             ) from None
 
 
-def find_checkpoint(text: str, *, older: bool = True) -> FoundCheckpoint:
+def find_checkpoint(text: str, *, older: bool = True, purpose: str = "resume from") -> FoundCheckpoint:
     """The checkpoint meant by `text`, verified. Raises CheckpointError, DamagedError for a damaged one.
 
-    `older`: of a run whose newest are damaged, the newest that is whole.
+    `older`: of a run whose newest are damaged, the newest that is whole. `purpose`: what to say it is for.
     """
     named = Path(text)
     candidates = [named] if _is_one(named) else _checkpoints_in(named)[::-1]
     if not candidates:
-        raise _nothing_there(named)
+        raise _nothing_there(named, purpose)
     damaged: list[DamagedError] = []
     for path in candidates:
         try:
@@ -78,7 +78,7 @@ def _checkpoints_in(path: Path) -> list[Path]:
     return step_directories(RunDir(path).checkpoints) or step_directories(path)
 
 
-def _nothing_there(path: Path) -> CheckpointError:
+def _nothing_there(path: Path, purpose: str) -> CheckpointError:
     if not path.exists():
         found, remedy = "no such path", None
     elif not path.is_dir():
@@ -88,7 +88,7 @@ def _nothing_there(path: Path) -> CheckpointError:
     else:
         found, remedy = "a directory without one", _where_it_came_from(path)
     return CheckpointError(
-        "no checkpoint to resume from",
+        f"no checkpoint to {purpose}",
         where=str(path),
         found=found,
         expected="a step-N directory, or a run directory that holds checkpoints/step-N",

@@ -54,7 +54,7 @@ def open_subject(source: str, assignments: Sequence[str]) -> Subject:
     path = Path(source)
     if (path / config_name).is_file() and not (path / state_name).is_file():
         return _open_export(path, chosen)
-    found = find_whole(source)
+    found = find_whole(source, "evaluate")
     settings = {name: tuple(v) if isinstance(v, list) else v for name, v in found.manifest.settings.items()}
     drafter = open_drafter(found.path)
     check_finite(drafter, found.path)
@@ -71,7 +71,7 @@ def open_subject(source: str, assignments: Sequence[str]) -> Subject:
 def _open_export(path: Path, chosen: dict[str, Any]) -> Subject:
     origin = _read_origin(path / export_name)
     target = {f"target.{key}": value for key, value in origin.get("target", {}).items() if value is not None}
-    values = {**target, **chosen}
+    values = {**origin.get("settings", {}), **target, **chosen}
     if "target.model" not in values:
         raise UsageError(
             "nothing says which target this drafter is of",
@@ -91,6 +91,9 @@ def _open_export(path: Path, chosen: dict[str, Any]) -> Subject:
     )
 
 
+_tables = ("source", "target", "settings")
+
+
 def _read_origin(path: Path) -> dict[str, Any]:
     try:
         origin = json.loads(path.read_text(encoding="utf-8"))
@@ -98,8 +101,14 @@ def _read_origin(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{export_name} cannot be read: {error}", where=str(path)) from None
-    if not isinstance(origin, dict):
-        raise CheckpointError(f"{export_name} is not a JSON object", where=str(path))
+    tables = [origin] if not isinstance(origin, dict) else [origin.get(key, {}) for key in _tables]
+    if not all(isinstance(table, dict) for table in tables):
+        raise CheckpointError(
+            f"{export_name} is not what an export writes",
+            where=str(path),
+            expected=f"a JSON object with {', '.join(_tables)}",
+            remedy="export again, or remove it and name the target with --set target.model=NAME",
+        )
     return origin
 
 

@@ -165,7 +165,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_no_older_one_taken(how, run
 
 
 def test_where_there_is_no_checkpoint_is_said(tmp_path):
-    with pytest.raises(CheckpointError, match="no checkpoint"):
+    with pytest.raises(CheckpointError, match="no checkpoint to export"):
         export_drafter(str(tmp_path), tmp_path / "out")
 
 

@@ -55,11 +55,12 @@ def test_a_run_brings_its_configuration_and_settings_change_it(run):
     assert open_subject(str(subject.path), []).config.data.max_length == 64
 
 
-def test_an_export_knows_its_target_and_nothing_of_the_data(run, tmp_path):
+def test_an_export_knows_its_target_and_how_texts_were_made_but_not_where_they_lie(run, tmp_path):
     export_drafter(str(run), tmp_path / "out")
     subject = open_subject(str(tmp_path / "out"), [])
     assert (subject.config.target.model, subject.config.target.seed) == ("random:tiny", 5)
     assert (subject.step, subject.trained_on) == (7, "12 documents")
+    assert (subject.config.data.max_length, subject.config.data.path) == (64, "")
     assert open_subject(str(tmp_path / "out"), ["target.model=x/y"]).config.target.model == "x/y"
 
 
@@ -80,7 +81,7 @@ def test_another_tokenizer_or_template_is_told(run, tmp_path):
     assert published.doubt_tokenizer(open_embedded_tokenizer()) == []
 
 
-@pytest.mark.parametrize("text", ["{", "[]"])
+@pytest.mark.parametrize("text", ["{", "[]", '{"target": "x"}', '{"settings": 3}'])
 def test_a_broken_origin_is_refused(text, run, tmp_path):
     export_drafter(str(run), tmp_path / "out")
     (tmp_path / "out" / "export.json").write_text(text)
@@ -89,7 +90,7 @@ def test_a_broken_origin_is_refused(text, run, tmp_path):
 
 
 def test_what_is_neither_and_unknown_knobs_are_refused(run, tmp_path):
-    with pytest.raises(CheckpointError, match="no checkpoint"):
+    with pytest.raises(CheckpointError, match="no checkpoint to evaluate"):
         open_subject(str(tmp_path), [])
     with pytest.raises(ConfigError, match="max_lenght"):
         open_subject(str(run), ["data.max_lenght=3"])
