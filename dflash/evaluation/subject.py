@@ -101,8 +101,7 @@ def _read_origin(path: Path) -> dict[str, Any]:
         return {}
     except (OSError, ValueError) as error:
         raise CheckpointError(f"{export_name} cannot be read: {error}", where=str(path)) from None
-    tables = [origin] if not isinstance(origin, dict) else [origin.get(key, {}) for key in _tables]
-    if not all(isinstance(table, dict) for table in tables):
+    if not isinstance(origin, dict) or not all(isinstance(origin.get(key, {}), dict) for key in _tables):
         raise CheckpointError(
             f"{export_name} is not what an export writes",
             where=str(path),
