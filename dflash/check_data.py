@@ -83,7 +83,8 @@ def _facts(document: dict[str, Any]) -> Iterator[tuple[str, str]]:
     repeated = document["repeated_ids"]
     yield "texts", f"{document['distinct_texts']} different; {repeated} ids stand in more than one row"
     yield "too long", f"{document['documents_cut']} cut, {document['rows_too_long']} refused"
-    yield "held out", f"{document['held_out']} documents; what follows is of the others"
+    if document["held_out"]:
+        yield "held out", f"{document['held_out']} documents; what follows is of the others"
     drawn, fewest = anchors["drawn"], anchors["fewest"]
     yield (
         "anchors",

@@ -10,15 +10,16 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
-from itertools import islice
-from typing import Final
+from typing import Any, Final
 
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DataError
 from dflash.data.chunks import Chunk, ChunkMaker, Row, rows_in_chunk
+from dflash.data.sources import RawRow
 from dflash.data.tokenizer import ChatTokenizer
 
 Tell = Callable[[str], None]
+chunk_characters: Final = 1_000_000  # a chunk ends at the row that reaches so many
 look_seconds: Final = 0.25
 progress_seconds: Final = 10.0
 
@@ -40,9 +41,26 @@ def in_process(
 
 
 def cut_rows(rows: Iterator[Row]) -> Iterator[list[Row]]:
-    """The rows of each chunk."""
-    while some := list(islice(rows, rows_in_chunk)):
+    """The rows of each chunk: so many that they are worth sending, and not more than fit into memory."""
+    some: list[Row] = []
+    size = 0
+    for row in rows:
+        some.append(row)
+        size += _size(row.payload) if isinstance(row, RawRow) else 0
+        if len(some) == rows_in_chunk or size >= chunk_characters:
+            yield some
+            some, size = [], 0
+    if some:
         yield some
+
+
+def _size(value: Any) -> int:
+    """Bytes or characters in a row as it was found, about."""
+    if isinstance(value, str | bytes):
+        return len(value)
+    if isinstance(value, dict):
+        return sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, list) else 0
 
 
 @dataclass(slots=True)

@@ -11,7 +11,8 @@ from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import DataError
 from dflash.data import preparation
 from dflash.data.conversations import Conversation
-from dflash.data.preparation import in_process
+from dflash.data.preparation import cut_rows, in_process
+from dflash.data.sources import RawRow
 from dflash.data.tokenizer import ChatTokenizer, open_embedded_tokenizer
 
 
@@ -62,3 +63,14 @@ def test_progress_is_told(tokenizer, monkeypatch) -> None:
     lines: list[str] = []
     list(in_process(talks(300), configure(), tokenizer, lines.append))
     assert [line.split()[1] for line in lines] == ["128", "256", "300"]
+
+
+@pytest.mark.parametrize("form", [lambda text: text.encode(), lambda text: {"messages": [{"content": text}]}])
+def test_chunks_of_long_rows_are_short(form) -> None:
+    """So that memory holds what waits for workers, whatever rows are like."""
+    short, long = form("x" * 10), form("x" * 400_000)
+    payloads = [*[short] * 200, *[long] * 7, short]
+    rows = [RawRow(file="rows", line=line, payload=payload) for line, payload in enumerate(payloads)]
+    chunks = list(cut_rows(iter(rows)))
+    assert [row for chunk in chunks for row in chunk] == rows
+    assert [len(chunk) for chunk in chunks] == [128, 75, 3, 2]
