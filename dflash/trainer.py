@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -347,8 +347,7 @@ def prepare(
     `worst_case`: train on made-up documents, of which no mix needs more memory (see `make_worst`).
     """
     taken = Stopwatch()
-    if parts is None:
-        parts = HeldParts(config)
+    parts = parts or HeldParts(config)
     parts.check(config)
     devices = parts.devices
     with taken.part("links"):
@@ -363,23 +362,18 @@ def prepare(
             if worst_case:
                 config, documents = make_worst(config, documents)
         with taken.part("memory plan"):
-            memory = make_plan(config, devices, documents, parts.tokenizer, routes, parts.held_bytes())
-            if config.devices.memory_plan == "refuse":
-                memory.check()
+            memory = _plan_memory(config, parts, documents, routes)
         roles = parts.take_roles(config, taken)
     with taken.part("drafters"):
         course, resumption, checkpoints = _find_place(config, parts, roles, documents, found, run_path)
-        ways = {(route.src, route.dst): route.path for route in routes}
-        group = ReplicaGroup(roles.replicas, config, course.total_steps, ways)
-        if resumption is not None:
-            resumption.restore(group, course)
+        group = _join_replicas(config, roles, course, resumption, routes)
     with taken.part("leak probe"):
         layout = parts.layout(config)
     if not parts.is_warm(config, layout):
         with taken.part("compiling"):
             _warm_up(batches(documents, config, layout=layout), devices, roles.targets, group)
     with taken.part("held out"):
-        held_out = None if worst_case else _open_held_out(config, parts, roles)
+        evaluations = _open_evaluations(config, parts, roles, worst_case=worst_case)
     token_bytes = len(roles.taps) * roles.spec.hidden * roles.each_bytes
     return Trainer(
         config=config,
@@ -394,11 +388,9 @@ def prepare(
         course=course,
         resumption=resumption,
         checkpoints=checkpoints,
-        evaluations=Evaluations(held_out, config.run.evaluate_every),
+        evaluations=evaluations,
         probe=probe,
-        counters=Counters(
-            total_steps=course.total_steps, first_step=0 if resumption is None else resumption.step
-        ),
+        counters=Counters(course.total_steps, first_step=resumption.step if resumption else 0),
         prepared=taken,
     )
 
@@ -436,10 +428,37 @@ def _find_place(
     return course, resumption, writer
 
 
-def _open_held_out(config: TrainConfig, parts: HeldParts, roles: Roles) -> HeldOut | None:
-    if parts.held_out is None or config.run.evaluate_every == 0:
-        return None
-    return HeldOut.of(parts.held_out, config, roles.targets[0], len(roles.taps))
+def _plan_memory(
+    config: TrainConfig, parts: HeldParts, documents: Documents, routes: Sequence[Route]
+) -> MemoryPlan:
+    plan = make_plan(config, parts.devices, documents, parts.tokenizer, routes, parts.held_bytes())
+    if config.devices.memory_plan == "refuse":
+        plan.check()
+    return plan
+
+
+def _join_replicas(
+    config: TrainConfig,
+    roles: Roles,
+    course: Course,
+    resumption: Resumption | None,
+    routes: Sequence[Route],
+) -> ReplicaGroup:
+    """The drafters with their optimizer, as the run begins or goes on with them."""
+    ways = {(route.src, route.dst): route.path for route in routes}
+    group = ReplicaGroup(roles.replicas, config, course.total_steps, ways)
+    if resumption is not None:
+        resumption.restore(group, course)
+    return group
+
+
+def _open_evaluations(
+    config: TrainConfig, parts: HeldParts, roles: Roles, *, worst_case: bool
+) -> Evaluations:
+    every, documents = config.run.evaluate_every, parts.held_out
+    if worst_case or documents is None or every == 0:
+        return Evaluations(None, every)
+    return Evaluations(HeldOut.of(documents, config, roles.targets[0], len(roles.taps)), every)
 
 
 def _set_up_torch(config: TrainConfig, devices: DeviceSet) -> None:
