@@ -56,8 +56,9 @@ class _told:  # noqa: N801 - reads as a statement
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        # An OSError without a number is pyarrow's word for a file that ends too soon.
-        if isinstance(error, pa.ArrowException) or (isinstance(error, OSError) and error.errno is None):
+        # ValueError: names that are no UTF-8; OSError without a number: the file ends too soon.
+        told = isinstance(error, pa.ArrowException | ValueError | OverflowError)
+        if told or (isinstance(error, OSError) and error.errno is None):
             text = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise DataError(
                 f"the {self._form} file is damaged: {text}",

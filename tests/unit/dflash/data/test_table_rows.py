@@ -84,6 +84,16 @@ def test_a_column_that_is_there_twice_is_refused(tmp_path):
         read(tmp_path / "t.parquet", table)
 
 
+def test_a_schema_that_cannot_be_read_is_told(tmp_path):
+    path = tmp_path / "t.parquet"
+    table = pa.table({"messages": pa.array([talk("a")], turn_type)})
+    parquet.write_table(table, path, store_schema=False)
+    path.write_bytes(path.read_bytes().replace(b"content", b"c\x80ntent"))
+    with pytest.raises(DataError, match="the Parquet file is damaged") as caught:
+        list(read_parquet(path))
+    assert caught.value.where == str(path)
+
+
 def test_rows_are_given_before_the_file_is_read_to_its_end(tmp_path):
     table = pa.table({"messages": pa.array([talk(str(n)) for n in range(5000)], turn_type)})
     path = tmp_path / "t.parquet"
