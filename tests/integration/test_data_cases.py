@@ -23,6 +23,7 @@ from dflash.window import batches
 from tests.small_training import on_logical_devices
 
 cases = Path(__file__).parents[1] / "data/cases/data"
+templates = Path(__file__).parents[1] / "data/templates"
 
 
 class Rows(list[dict[str, Any]]):
@@ -90,6 +91,22 @@ def test_a_template_with_generation_marks_and_one_without_give_the_same_training
         found.append([(d.ids.tolist(), d.loss_mask.tolist()) for d in documents.items])
         assert 0.1 < check_data(config)["supervised_share"] < 0.9
     assert found[0] == found[1]
+
+
+def test_what_a_template_does_to_thinking_is_shown_and_counted_by_form(tmp_path: Path) -> None:
+    """Case C008."""
+    folder = with_tokenizer(tmp_path / "strips", "c005_template_drops_last_think.jinja")
+    config = configure(cases / "c008_think_modes.jsonl", f"target.tokenizer={folder}")
+    found = check_data(config)
+    assert (found["rows_read"], found["rows_usable"]) == (6, 5)
+    assert [(row["line"], row["id"]) for row in found["refused"]] == [(4, "unclosed-think")]
+    assert "2 × the chat template left out the thinking of an answer" in found["warnings"]
+    parts = [part["text"] for part in found["sample"]["parts"] if part["supervised"]]
+    assert parts == ["<think>\nadd the two numbers\n</think>\n\n4<|end|>"]
+    shutil.copyfile(templates / "thinks.jinja", folder / "chat_template.jinja")
+    warnings = check_data(config)["warnings"]
+    assert "1 × the chat template left out the thinking of an answer" in warnings
+    assert "1 × the chat template put an empty think block before an answer; it is not trained" in warnings
 
 
 def test_the_first_token_of_an_answer_is_an_anchor_and_the_second_its_first_label() -> None:

@@ -3,7 +3,18 @@ from collections.abc import Sequence
 import jinja2
 import pytest
 
-from dflash.data.chat_turns import Message, RenderedChat, RenderError, Template, answer_changed
+from dflash.data.chat_turns import (
+    Message,
+    RenderedChat,
+    RenderError,
+    Template,
+    answer_changed,
+    blanks_changed,
+    compare_answer,
+    prompt_unfit,
+    text_added,
+    thinking_dropped,
+)
 
 
 def template(source: str) -> Template:
@@ -92,6 +103,60 @@ def test_an_empty_think_block_of_the_template_is_header():
 
 def test_thinking_of_the_answer_is_trained_from_where_the_target_begins():
     assert trained(RenderedChat(thinks, talk("q", "<think> b </think>a"))) == ["<think>\nb\n</think>\n\na</>"]
+
+
+# As Qwen3.5 does: the prompt opens the thinking, so that the target writes what follows.
+opens = template(
+    "{% for m in messages %}<{{ m.role }}>\n{% if m.role == 'assistant' and loop.last %}"
+    "<think>\n{{ m.reasoning_content or '' }}\n</think>\n\n{% endif %}{{ m.content }}</>\n{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>\n<think>\n{% endif %}"
+)
+
+
+def test_thinking_that_the_prompt_opens_is_trained_from_there():
+    messages = [*talk("q"), {"role": "assistant", "content": "a", "reasoning_content": "why"}]
+    (turn,) = RenderedChat(opens, messages).turns()
+    assert trained(RenderedChat(opens, messages)) == ["why\n</think>\n\na</>"]
+    assert turn.notes == ()
+
+
+def test_an_earlier_answer_that_the_prompt_does_not_fit_is_told():
+    messages = [*talk("q", "a", "r"), {"role": "assistant", "content": "b", "reasoning_content": "why"}]
+    chat = RenderedChat(opens, messages)
+    assert trained(chat) == ["a</>", "why\n</think>\n\nb</>"]
+    assert [turn.notes for turn in chat.turns()] == [(prompt_unfit,), ()]
+
+
+def test_text_that_a_template_puts_after_the_prompt_is_the_targets_own():
+    channels = template(
+        "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}final:{% endif %}"
+        "{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}"
+    )
+    chat = RenderedChat(channels, talk("q", "a"))
+    assert trained(chat) == ["final:a</>"]
+    assert chat.turns()[0].notes == (text_added,)
+
+
+def test_without_a_generation_prompt_a_header_is_no_part_of_a_turn_but_blanks_are():
+    words = template(
+        "{% for m in messages %}{{ '[q]' if m.role == 'user' else ' ' }}{{ m.content }}{% endfor %}"
+    )
+    assert trained(RenderedChat(words, talk("q", "a"))) == [" a"]
+
+
+@pytest.mark.parametrize(
+    ("given", "written", "notes"),
+    [
+        ("a", " a\n", []),
+        ("<think>x</think>\na", "a", [thinking_dropped]),
+        ("x</think>a", "a", [answer_changed]),
+        ("a  b", "a b", [blanks_changed]),
+        ("<think>x</think>a", "<think>\nx\n</think>\n\na", [blanks_changed]),
+        ("a", "b", [answer_changed]),
+    ],
+)
+def test_what_became_of_an_answer_has_a_name(given: str, written: str, notes: list[str]):
+    assert compare_answer(given, written) == notes
 
 
 @pytest.mark.parametrize(
