@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -222,12 +223,28 @@ def test_many_writers_readers_and_damage_at_once(cache: TokenCache) -> None:
     assert [name for name in names(cache) if name.startswith(".")] == []
 
 
+def test_an_entry_that_leaves_while_it_is_replaced_is_no_failure(cache, monkeypatch) -> None:
+    """Another writer may set it aside between two looks."""
+    rename, failures = Path.rename, iter([OSError(errno.ENOTEMPTY, "not empty")])
+
+    def fail_once(path: Path, target: Path) -> Path:
+        error = next(failures, None)
+        if error is not None:
+            raise error
+        return rename(path, target)
+
+    monkeypatch.setattr(Path, "rename", fail_once)
+    write(cache)
+    assert contents(cache.find(parts)) == (b"documents", b"refused")
+    assert names(cache) == [key_of(parts)]
+
+
 @pytest.mark.parametrize("home", ["", "/somewhere"])
-def test_auto_is_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch, home: str) -> None:
+def test_auto_is_in_the_cache_of_the_user(monkeypatch: pytest.MonkeyPatch, home: str, tmp_path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", home)
-    monkeypatch.setenv("HOME", "/home/somebody")
-    assert cache_root("auto") == Path(home or "/home/somebody/.cache") / "dflash-tune"
-    assert cache_root("~/tokens") == Path("/home/somebody/tokens")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert cache_root("auto") == (Path(home) if home else tmp_path / ".cache") / "dflash-tune"
+    assert cache_root("~/tokens") == tmp_path / "tokens"
     assert cache_root("off") is None
 
 
