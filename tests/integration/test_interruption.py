@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from dflash.checkpoints.reading import find_checkpoint
 from dflash.contract.config import load_config
 from profiler.run import Run
 from tests.small_training import on_logical_devices
@@ -72,6 +73,8 @@ def test_one_signal_ends_after_the_window_with_a_checkpoint(
     assert books["batches_made"] == books["batches_trained"] + books["batches_dropped"]
     saved = [path.name for path in (tmp_path / "run/checkpoints").iterdir()]
     assert saved == [f"step-{books['steps_done']}"]
+    manifest = find_checkpoint(str(tmp_path / "run"), older=False).manifest
+    assert manifest.position.step == manifest.optimizer_updates == books["steps_done"]
     assert f"stopped at step {books['steps_done']} ({number.name})" in err
 
 
@@ -85,7 +88,7 @@ def test_two_signals_end_it_too_and_leave_nothing_half(tmp_path: Path, repositor
     assert (returned, document["status"]) == (130, "stopped")
     for path in (tmp_path / "run/checkpoints").iterdir():
         assert re.fullmatch(r"step-\d+", path.name)
-        assert (path / "state.json").is_file()
+        assert find_checkpoint(str(path)).path == path
 
 
 def test_a_signal_while_loading_is_no_traceback(tmp_path: Path, repository: Path) -> None:
