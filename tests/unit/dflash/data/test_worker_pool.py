@@ -131,7 +131,7 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nobody_outlives_a_process_that_is_stopped(tmp_path: Path, repository: Path, number: int) -> None:
     path, script = tmp_path / "rows.jsonl", tmp_path / "preparing.py"
     path.write_bytes((data / "talks.jsonl").read_bytes() * 200)
