@@ -96,8 +96,17 @@ def check(timeline: Timeline) -> list[Finding]:
     return [judge(case, timeline)]
 
 
+_seldom: Final = {  # of our own trainer
+    "checkpoint": " (raise run.checkpoint_every)",
+    "evaluate": " (raise run.evaluate_every)",
+}
+
+
 def _remedy(side: list[tuple[str, float]], knobs: dict[str, Scalar], *, pays: bool) -> Remedy:
-    first = "".join(f"Take {name} off the drafters' thread, or do it less often. " for name, _ in side)
+    first = "".join(
+        f"Take {name} off the drafters' thread, or do it less often{_seldom.get(name, '')}. "
+        for name, _ in side
+    )
     if not pays:
         return Remedy(
             f"{first}Make the drafters' step cheaper (fewer layers or anchors change the training signal), "

@@ -194,3 +194,24 @@ def test_a_host_with_one_memory_node_has_no_far_one(tmp_path: Path) -> None:
     finding = finding_of(diagnosed(path), "numa-remote-host-buffers")
     assert finding.verdict == "rejected"
     assert "one memory node" in finding.summary
+
+
+def test_evaluations_that_drafters_have_time_for_are_no_fault(tmp_path: Path) -> None:
+    aside = [("backward", 0.1), ("evaluate", 0.05)]
+    assert "drafter-too-slow" not in named(diagnosed(looped(tmp_path / "r", [("forward", 0.7)], aside)))
+
+
+@pytest.mark.parametrize(
+    ("name", "knob"), [("evaluate", "run.evaluate_every"), ("checkpoint", "run.checkpoint_every")]
+)
+def test_drafters_held_up_by_work_beside_their_step_are_told_its_knob(
+    tmp_path: Path, name: str, knob: str
+) -> None:
+    path = looped(tmp_path / "r", [("forward", 0.3)], [("backward", 0.1), (name, 0.2)])
+    diagnosis = diagnosed(path)
+    assert named(diagnosis)[:1] == ["drafter-too-slow"], diagnosis.headline
+    remedy = finding_of(diagnosis, "drafter-too-slow").remedy
+    assert remedy is not None
+    assert remedy.text.startswith(
+        f"Take {name} off the drafters' thread, or do it less often (raise {knob}). "
+    )
