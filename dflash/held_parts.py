@@ -173,8 +173,7 @@ def release(devices: DeviceSet) -> None:
 
 def _sample(loaded: LoadedTarget) -> str:
     """What the target's weights are known by; of the layers up to the last tap."""
-    ends = (("embedding", loaded.embedding), ("head", loaded.head))
-    return sample_weights([*loaded.body.named_parameters(), *ends])
+    return sample_weights([*loaded.body.parameters(), loaded.embedding, loaded.head])
 
 
 def _copied(drafter: Drafter) -> dict[str, Tensor]:
