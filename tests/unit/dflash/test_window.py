@@ -1,3 +1,4 @@
+import dataclasses
 from collections import defaultdict
 
 import numpy as np
@@ -202,3 +203,38 @@ def test_counting_steps_goes_no_further_than_the_run(monkeypatch):
     config = load_config(None, ["run.epochs=10000", "run.max_steps=7", "window.tokens=2048"])
     assert steps_in_all(np.full(40, 128), config) == 7
     assert planned == [0, 1, 2]  # three windows each
+
+
+@pytest.mark.parametrize("layout", ["flat", "packed", "padded"])
+@pytest.mark.parametrize("limit", [1, 3, 512])
+def test_each_document_of_a_pack_has_its_own_anchors(layout, limit):
+    """C023: eight short conversations and a long one share a batch, not a number of anchors."""
+    random = np.random.default_rng(4)
+    lengths = [9, 12, 8, 15, 10, 11, 9, 14, 100]
+    items = []
+    for line, length in enumerate(lengths, start=1):
+        mask = random.random(length) < 0.6
+        mask[2:4] = True
+        ids = random.integers(0, 4096, length).astype(np.int32)
+        items.append(Document(ids=ids, loss_mask=mask, file="made", line=line))
+    documents = dataclasses.replace(make_documents(len(items)), items=tuple(items))
+    config = configure(
+        objective__anchors_per_document=limit, pipeline__token_budget=900, window__tokens=900, run__epochs=1
+    )
+    (batch,) = batches(documents, config, layout=layout)
+    assert len(batch.documents) == len(lengths)
+    candidates = {number: int((i.loss_mask[:-1] & i.loss_mask[1:]).sum()) for number, i in enumerate(items)}
+    drawn = {number: len(anchors) for number, (anchors, _, _) in blocks_of(batch).items()}
+    assert drawn == {number: min(limit, count) for number, count in candidates.items()}
+    assert min(drawn.values()) > 0
+    alone = next(
+        b
+        for b in batches(
+            documents,
+            configure(objective__anchors_per_document=limit, run__epochs=1, data__max_length=100,
+                      pipeline__token_budget=100, window__tokens=900),
+            layout=layout,
+        )
+        if 0 in b.documents
+    )  # fmt: skip
+    assert blocks_of(alone)[0] == blocks_of(batch)[0]
