@@ -30,6 +30,7 @@ from dflash.evaluation.acceptance import (
     measure_text,
     summarize,
 )
+from dflash.packing import LayoutKind
 from dflash.replicas import Replica
 from dflash.target import Target
 from dflash.window import batches
@@ -96,10 +97,12 @@ class HeldOut:
         self.state_bytes = sum(part.taps.nbytes for part in parts)
 
     @classmethod
-    def of(cls, documents: Documents, config: TrainConfig, target: Target, taps: int) -> HeldOut:
+    def of(
+        cls, documents: Documents, config: TrainConfig, target: Target, *, taps: int, layout: LayoutKind
+    ) -> HeldOut:
         """At most `run.evaluate_documents` of `documents`, forwarded on the target's device, which is free.
 
-        `taps`: layers that it gives the states of.
+        `taps`: layers that it gives the states of. `layout`: of the rows that it is given.
         """
         token_bytes = taps * target.spec.hidden * target.dtype.itemsize
         numbers = smallest_keys(documents, config.data.seed)[: config.run.evaluate_documents]
@@ -107,7 +110,7 @@ class HeldOut:
         numbers = np.sort(numbers[: max(1, int(fits.sum()))])
         chosen = Documents(ChosenDocuments(documents, numbers), documents.books)
         parts = []
-        for batch in batches(chosen, _as_one_window(config, chosen), layout="padded"):
+        for batch in batches(chosen, _as_one_window(config, chosen), layout=layout):
             answers = tuple(answers_in(chosen.items[number].loss_mask) for number in batch.documents)
             parts.append(_Part(batch, target.forward(batch).cpu(), answers))
         return cls(parts)

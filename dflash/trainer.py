@@ -373,7 +373,7 @@ def prepare(
         with taken.part("compiling"):
             _warm_up(batches(documents, config, layout=layout), devices, roles.targets, group)
     with taken.part("held out"):
-        evaluations = _open_evaluations(config, parts, roles, worst_case=worst_case)
+        evaluations = _open_evaluations(config, parts, roles, layout, worst_case=worst_case)
     token_bytes = len(roles.taps) * roles.spec.hidden * roles.each_bytes
     return Trainer(
         config=config,
@@ -453,12 +453,13 @@ def _join_replicas(
 
 
 def _open_evaluations(
-    config: TrainConfig, parts: HeldParts, roles: Roles, *, worst_case: bool
+    config: TrainConfig, parts: HeldParts, roles: Roles, layout: LayoutKind, *, worst_case: bool
 ) -> Evaluations:
     every, documents = config.run.evaluate_every, parts.held_out
     if worst_case or documents is None or every == 0:
         return Evaluations(None, every)
-    return Evaluations(HeldOut.of(documents, config, roles.targets[0], len(roles.taps)), every)
+    held_out = HeldOut.of(documents, config, roles.targets[0], taps=len(roles.taps), layout=layout)
+    return Evaluations(held_out, every)
 
 
 def _set_up_torch(config: TrainConfig, devices: DeviceSet) -> None:

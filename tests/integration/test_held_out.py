@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 
 from dflash.batch import HiddenStates
 from dflash.contract.config import load_config
+from dflash.contract.errors import CheckpointError
 from dflash.contract.events import Probe, event_schema
 from dflash.held_out import Evaluation, HeldOut
 from dflash.trainer import Trainer, TrainResult, prepare
@@ -109,7 +111,9 @@ def test_loss_and_accuracy_are_those_of_training_on_these_documents(loss: str) -
 def test_a_drafter_that_has_learned_a_text_is_accepted_more_on_it() -> None:
     """Evaluated on what it is trained on, for once."""
     trainer = make("run.max_steps=30", "optimizer.lr=0.01", "data.held_out=0", "run.evaluate_every=0")
-    trained_on = HeldOut.of(trainer.documents, trainer.config, trainer.targets[0], 2)
+    trained_on = HeldOut.of(
+        trainer.documents, trainer.config, trainer.targets[0], taps=2, layout=trainer.layout
+    )
     before = trained_on.evaluate(trainer.group.leader, 0, trainer.probe)
     trainer.run()
     after = trained_on.evaluate(trainer.group.leader, 30, trainer.probe)
@@ -154,3 +158,15 @@ def test_no_more_states_are_kept_than_there_is_room_for(monkeypatch: pytest.Monk
     assert less is not None
     assert 0 < less.documents < whole.documents
     assert less.state_bytes <= whole.state_bytes // 2
+
+
+def test_a_checkpoint_belongs_to_what_was_held_out(tmp_path: Path) -> None:
+    keeping = ("run.checkpoint_every=0", "run.evaluate_every=1")
+    config = load_config(None, (*small, *keeping, "run.max_steps=1"))
+    first = prepare(config, run_path=tmp_path / "first").run()
+    resumed = config.replacing({"run.resume": str(tmp_path / "first"), "run.max_steps": 2})
+    second = prepare(resumed, run_path=tmp_path / "second").run()
+    assert [e.step for e in (*first.evaluations, *second.evaluations)] == [1, 2]
+    assert first.evaluations[0].slot_counted == second.evaluations[0].slot_counted, "the same documents"
+    with pytest.raises(CheckpointError, match="other data"):
+        prepare(resumed.replacing({"data.held_out": 0.2}), run_path=tmp_path / "third")
