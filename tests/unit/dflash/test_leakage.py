@@ -138,8 +138,9 @@ def start_of(batch: Batch, document: int) -> int:
     return sum(batch.lengths[:document])
 
 
-@pytest.mark.parametrize("anchors", [5, 100])  # random ones at any spacing; every candidate
-@pytest.mark.parametrize("layer_types", ["full", "sliding", "mixed"])
+@pytest.mark.parametrize(  # random anchors at any spacing; every candidate
+    ("layer_types", "anchors"), [("full", 5), ("full", 100), ("sliding", 100), ("mixed", 4)]
+)
 def test_a_state_never_reaches_a_prediction_at_or_before_it(
     loaded: LoadedTarget, target: Target, layer_types: str, anchors: int
 ) -> None:
@@ -165,8 +166,7 @@ def test_a_state_never_reaches_a_prediction_at_or_before_it(
     assert reached > 3
 
 
-@pytest.mark.parametrize("layout", layouts)
-@pytest.mark.parametrize("anchors", [4, 100])
+@pytest.mark.parametrize(("layout", "anchors"), [("flat", 4), ("flat", 100), ("packed", 100), ("padded", 4)])
 def test_a_token_never_reaches_a_prediction_at_or_before_it(
     loaded: LoadedTarget, target: Target, layout: LayoutKind, anchors: int
 ) -> None:
@@ -202,7 +202,7 @@ def test_blocks_that_overlap_do_not_see_each_other(
     taps = target.forward(batch)
     gaps = batch.anchors.diff()
     assert bool((gaps < block_size).any())
-    for block, anchor in list(enumerate(batch.anchors.tolist()))[::3]:
+    for block, anchor in list(enumerate(batch.anchors.tolist()))[::4]:
         ids = batch.input_ids.clone()
         ids[anchor] = (ids[anchor] + 1) % 100
         changed = dataclasses.replace(batch, input_ids=ids)
@@ -242,8 +242,10 @@ def test_the_gradient_of_a_prediction_reaches_exactly_the_states_it_may_see(
     assert looked_at > 20
 
 
-@pytest.mark.parametrize("layer_types", ["full", "mixed"])
-@pytest.mark.parametrize("layout", layouts)
+@pytest.mark.parametrize(
+    ("layout", "layer_types"),
+    [("flat", "mixed"), ("packed", "mixed"), ("packed", "full"), ("padded", "full")],
+)
 @pytest.mark.parametrize("changed_one", [0, 1, 2])
 def test_another_text_leaves_the_other_documents_of_the_pack_as_they_were(
     loaded: LoadedTarget, target: Target, layout: LayoutKind, layer_types: str, changed_one: int
@@ -264,7 +266,7 @@ def test_another_text_leaves_the_other_documents_of_the_pack_as_they_were(
 
 
 @pytest.mark.parametrize("layout", layouts)
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(3))
 def test_blocks_never_cross_a_boundary_and_positions_restart(layout: LayoutKind, seed: int) -> None:
     texts = Texts(seed)
     batch = texts.batch(layout, 100)
@@ -284,13 +286,12 @@ def test_blocks_never_cross_a_boundary_and_positions_restart(layout: LayoutKind,
 
 
 @pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
-@pytest.mark.parametrize("layer_types", ["full", "mixed"])
 @pytest.mark.parametrize("view", [SdpaView, FlexView])
 def test_neither_kernel_lets_the_future_or_a_neighbour_in(
-    loaded: LoadedTarget, target: Target, view: type[SdpaView] | type[FlexView], layer_types: str
+    loaded: LoadedTarget, target: Target, view: type[SdpaView] | type[FlexView]
 ) -> None:
     """FlexAttention has no gradient on the CPU: here the losses of all predictions, one by one."""
-    replica = make_replica(loaded, layer_types)
+    replica = make_replica(loaded, "mixed")
     batch = Texts(2).batch("packed", 100)
     taps = target.forward(batch)
     anchored = batch.positions[batch.anchors]
