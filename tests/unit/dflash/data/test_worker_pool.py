@@ -9,6 +9,8 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import count, cycle, islice
 from pathlib import Path
 
@@ -44,11 +46,35 @@ def many_rows() -> Iterator[RawRow]:
         yield RawRow(file="rows", line=number, payload=row.payload)
 
 
+def hold_up(pool: WorkerPool) -> None:
+    """The worker with the first chunk stands still until another has made two later ones."""
+    first = wait_for(
+        lambda: next((w for w in pool._workers if w.job is not None and w.job.number == 0), None)
+    )
+    os.kill(first.process.pid, signal.SIGSTOP)
+    wait_for(lambda: any(w.job is not None and w.job.number >= 3 for w in pool._workers))
+    assert first.job is not None
+    assert first.job.number == 0
+    os.kill(first.process.pid, signal.SIGCONT)
+
+
+def wait_for(look):
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        if found := look():
+            return found
+        time.sleep(0.001)
+    raise TimeoutError
+
+
 def test_workers_make_what_this_process_makes_in_the_same_order(tokenizer: ChatTokenizer) -> None:
     config, rows = configure(), list(islice(many_rows(), 700))
+    rows[0] = RawRow(file="rows", line=1, payload=rows[0].payload.replace(b"the", b"the " * 2000))
     here = list(in_process(iter(rows), config, tokenizer, print))
-    with WorkerPool(2, config, tokenizer, print) as pool:
-        there = list(pool.chunks(iter(rows)))
+    with WorkerPool(2, config, tokenizer, print) as pool, ThreadPoolExecutor(1) as consumer:
+        making = consumer.submit(lambda: list(pool.chunks(iter(rows))))
+        hold_up(pool)
+        there = making.result()
     assert len(here) == len(there) == -(-700 // rows_in_chunk)
     assert sum(chunk.rows for chunk in there) == 700
     for one, other in zip(here, there, strict=True):
@@ -123,9 +149,11 @@ def test_what_a_worker_stumbles_over_is_told_with_its_row(tokenizer) -> None:
 preparing = """
 import sys
 from dflash.contract.config import load_config
+from dflash.data import preparation
 from dflash.data.loading import load_documents
 from dflash.data.tokenizer import open_tokenizer
 if __name__ == "__main__":
+    preparation.progress_seconds = 0.5
     config = load_config(None, (f"data.path={sys.argv[1]}", "data.workers=2", "data.cache=off"))
     load_documents(config, open_tokenizer(config.target))
 """
@@ -133,28 +161,28 @@ if __name__ == "__main__":
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nobody_outlives_a_process_that_is_stopped(tmp_path: Path, repository: Path, number: int) -> None:
-    path, script = tmp_path / "rows.jsonl", tmp_path / "preparing.py"
-    path.write_bytes((data / "talks.jsonl").read_bytes() * 200)
+    path, script, said = tmp_path / "rows.jsonl", tmp_path / "preparing.py", tmp_path / "said.txt"
+    path.write_bytes((data / "talks.jsonl").read_bytes() * 300)
     script.write_text(preparing)
     environment = {**os.environ, "PYTHONPATH": str(repository)}
-    process = subprocess.Popen(
-        [sys.executable, str(script), str(path)], env=environment, stderr=subprocess.PIPE, cwd=tmp_path
-    )
+    command = [sys.executable, str(script), str(path)]
+    found: list[psutil.Process] = []
+    with said.open("w") as file:
+        process = subprocess.Popen(command, env=environment, stderr=file, cwd=tmp_path)
     try:
-        deadline, children = time.monotonic() + 60, list[psutil.Process]()
-        while len(children) < 2 and time.monotonic() < deadline:
-            time.sleep(0.05)
-            found = psutil.Process(process.pid).children()
-            children = [child for child in found if "spawn_main" in " ".join(child.cmdline())]
-        assert len(children) == 2
+        wait_for(lambda: "2 workers busy" in said.read_text())
+        found = psutil.Process(process.pid).children()
+        workers = [child for child in found if "spawn_main" in " ".join(child.cmdline())]
+        assert len(workers) == 2
+        workers[0].suspend()  # as one that is in the midst of a row and looks at nothing else
         process.send_signal(number)
-        process.wait(30)
-        _, alive = psutil.wait_procs(found, timeout=30)
-        assert alive == []
-        assert process.returncode == -number
+        assert process.wait(30) == -number
+        assert psutil.wait_procs(found, timeout=30)[1] == []
     finally:
-        process.kill()
-        process.communicate()
+        for left in [process, *found]:
+            with suppress(psutil.NoSuchProcess):
+                left.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize(
