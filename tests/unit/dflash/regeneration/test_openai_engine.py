@@ -62,9 +62,7 @@ def test_what_passes_is_tried_again(endpoint, complete, status):
     def respond(body):
         text = body["messages"][0]["content"]
         seen[text] += 1
-        return (
-            complete("at last") if seen[text] == 3 else (status, {"error": "busy"}, {"Retry-After": "0"})
-        )
+        return complete("at last") if seen[text] == 3 else (status, {"error": "busy"}, {"Retry-After": "0"})
 
     endpoint.respond = respond
     found = ask(endpoint.url, requests(2))
