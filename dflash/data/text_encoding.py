@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -52,26 +52,25 @@ class TextEncoder:
         """
         edges = sorted({0, len(text), *cuts, *(edge for span in verbatim for edge in span)})
         ids: list[int] = []
-        offsets: list[Span] = []
+        spans = [np.zeros(0, np.int64)]  # first and past-the-last character, in turn
         for start, end in pairwise(edges):
             plain = any(a <= start < b for a, b in verbatim)
-            fresh = start == 0 or (not self._first_only and self._is_added(ids, offsets, start))
+            fresh = start == 0 or (not self._first_only and self._is_added(ids, spans, start))
             for at, encoding in self._encode_part(text[start:end], fresh=fresh, plain=plain):
-                ids += encoding.ids
-                shift = start + at
-                offsets += (
-                    [(shift + a, shift + b) for a, b in encoding.offsets] if shift else encoding.offsets
-                )
-        bounds = np.asarray(offsets, np.int64).reshape(-1, 2)
-        return EncodedText(np.asarray(ids, np.int32), bounds[:, 0], bounds[:, 1])
+                if found := encoding.ids:
+                    ids += found
+                    flat = chain.from_iterable(encoding.offsets)
+                    spans.append(np.fromiter(flat, np.int64, 2 * len(found)) + (start + at))
+        bounds = np.concatenate(spans).reshape(-1, 2)
+        return EncodedText(np.array(ids, np.int32), bounds[:, 0], bounds[:, 1])
 
     def are_added(self, ids: NDArray[np.int32]) -> bool:
         """Whether all `ids` are of added tokens, which stand for themselves and are never merged."""
         return self._added.issuperset(ids.tolist())
 
-    def _is_added(self, ids: list[int], offsets: list[Span], at: int) -> bool:
+    def _is_added(self, ids: list[int], spans: list[NDArray[np.int64]], at: int) -> bool:
         """Whether an added token ends at `at`: a new stretch of text begins there."""
-        return bool(ids) and ids[-1] in self._added and offsets[-1][1] == at
+        return bool(ids) and ids[-1] in self._added and int(spans[-1][-1]) == at
 
     def _encode_part(self, text: str, *, fresh: bool, plain: bool) -> Iterator[tuple[int, Any]]:
         """Encodings that make up `text`, and the character at which each begins."""
