@@ -65,7 +65,7 @@ class Course:
         return cls(begins_at=begins_at, by_epoch=tuple(by_epoch), total_steps=steps)
 
     def place(self, step: int) -> tuple[int, int]:
-        """Epoch, and number of the window in it, that `step` trains; after the last: the next epoch's first."""
+        """Epoch, and number of the window in it, of `step`; after the last: the next epoch's first."""
         left = step - self.begins_at
         for epoch, windows in enumerate(self.by_epoch):
             if left < windows:
