@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -28,10 +29,7 @@ def _byte_fallback() -> Tokenizer:
     trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False)
     tokenizer.normalizer = normalizers.Replace(" ", "▁")
     tokenizer.train_from_iterator(texts, trainer)
-    state = tokenizer.model.__getstate__()
-    import json
-
-    model = json.loads(state)
+    model = json.loads(tokenizer.model.__getstate__())
     vocab = dict(model["vocab"])
     for byte in range(256):
         vocab.setdefault(f"<0x{byte:02X}>", len(vocab))
