@@ -29,7 +29,7 @@ from autotune.default_searcher import default_searcher
 from autotune.default_space import make_space
 from autotune.effort import Effort
 from autotune.in_place import InPlaceRunner
-from autotune.knob_worth import KnobWorth, KnobWorths, value_knobs
+from autotune.lessons.knob_worth import KnobWorth, KnobWorths, value_knobs
 from autotune.machine import read_machine
 from autotune.search import SearchPlan, search
 from autotune.study import Study

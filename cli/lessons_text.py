@@ -21,7 +21,7 @@ from reports.lesson_rows import (
 from reports.study_rows import list_contest
 
 if TYPE_CHECKING:
-    from autotune.lessons import Lessons
+    from autotune.lessons.taught import Lessons
     from autotune.result import StudyResult
 
 

@@ -13,13 +13,13 @@ from cli.study_text import summarise_study
 from dflash.contract.errors import RunError
 
 if TYPE_CHECKING:
-    from autotune.lessons import Lessons
+    from autotune.lessons.taught import Lessons
     from autotune.result import StudyResult
 
 
 def present(result: StudyResult, *, as_json: bool = False, as_markdown: bool = False) -> None:
     """Write the report of `result` and print what was found."""
-    from autotune.lessons import learn
+    from autotune.lessons.taught import learn
 
     lessons = learn(result)
     report = _write(result, lessons)

@@ -15,7 +15,7 @@ from cli.layout import facts, plain
 from reports import text
 
 if TYPE_CHECKING:
-    from autotune.lessons import Lessons
+    from autotune.lessons.taught import Lessons
     from autotune.result import StudyResult
     from autotune.search import SearchPlan
     from autotune.study import ProgressEvent

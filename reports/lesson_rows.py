@@ -14,13 +14,13 @@ from reports import text
 
 if TYPE_CHECKING:
     from autotune.comparison import Interval
-    from autotune.knob_worth import KnobWorth, KnobWorths
-    from autotune.lessons import Lessons, TrialGroup
-    from autotune.prediction_record import PredictedTrial, PredictionRecord
-    from autotune.projection import Projections
+    from autotune.lessons.knob_worth import KnobWorth, KnobWorths
+    from autotune.lessons.prediction_record import PredictedTrial, PredictionRecord
+    from autotune.lessons.projection import Projections
+    from autotune.lessons.taught import Lessons, TrialGroup
+    from autotune.lessons.tradeoffs import TradeOff, TradeOffs
     from autotune.result import StudyResult
     from autotune.space import RuledOut
-    from autotune.tradeoffs import TradeOff, TradeOffs
 
 _numbers_shown: Final = 8  # of trials, in a cell
 how_worth_is_told: Final = (

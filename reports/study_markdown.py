@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from autotune.lessons import Lessons, TrialGroup
+from autotune.lessons.taught import Lessons, TrialGroup
 from autotune.result import StudyResult
 from reports import text
 from reports.lesson_rows import (

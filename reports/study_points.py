@@ -5,7 +5,7 @@ Knows nothing of how anything was inferred or of how charts are drawn.
 
 from __future__ import annotations
 
-from autotune.lessons import Lessons
+from autotune.lessons.taught import Lessons
 from autotune.result import StudyResult
 from autotune.trial import Trial, TrialState
 from reports.study_charts import Balance, Expectation, TrialPoint, Whisker

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from autotune.effort import Effort
-from autotune.lessons import Lessons
+from autotune.lessons.taught import Lessons
 from autotune.recommendation import Standing
 from autotune.result import StudyResult
 from autotune.trial import TrialState

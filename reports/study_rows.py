@@ -14,7 +14,7 @@ from reports import text
 
 if TYPE_CHECKING:
     from autotune.comparison import Interval
-    from autotune.lessons import Lessons
+    from autotune.lessons.taught import Lessons
     from autotune.recommendation import Standing
     from autotune.result import StudyResult
 

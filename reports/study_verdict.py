@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from typing import Final
 
-from autotune.lessons import Lessons
+from autotune.lessons.taught import Lessons
 from autotune.result import StudyResult
 from reports import text
 from reports.study_rows import times

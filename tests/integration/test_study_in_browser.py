@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.lessons import learn
+from autotune.lessons.taught import learn
 from benchmarks.headless_browser import Browser
 from benchmarks.report_speed import all_drawn
 from reports.study_report import write_report

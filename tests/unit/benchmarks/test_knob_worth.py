@@ -7,7 +7,7 @@ import math
 import pytest
 
 from autotune.comparison import Interval
-from autotune.knob_worth import KnobWorth, KnobWorths
+from autotune.lessons.knob_worth import KnobWorth, KnobWorths
 from benchmarks.knob_worth import _ablate, _truths, compare, search_problem, sum_up
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from autotune.effort import Effort
-from autotune.lessons import learn
+from autotune.lessons.taught import learn
 from autotune.machine import Machine
 from autotune.result import StudyResult
 from autotune.runner import Request

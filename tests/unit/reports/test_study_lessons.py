@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.lessons import Lessons, learn
+from autotune.lessons.taught import Lessons, learn
 from autotune.result import StudyResult, conclude
 from autotune.telemetry import Failed, FailureKind
 from reports import text

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from autotune.lessons import group_failed, learn
+from autotune.lessons.taught import group_failed, learn
 from autotune.telemetry import Failed, FailureKind
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from autotune.comparison import Interval
 from autotune.free_space import FreeSpace
-from autotune.knob_worth import KnobWorth, _sure_order, always_together, untold, value_knobs
+from autotune.lessons.knob_worth import KnobWorth, _sure_order, always_together, untold, value_knobs
 from autotune.telemetry import Beside
 
 # Names that are not ours: nothing is known of their physics.

@@ -1,6 +1,6 @@
 """What to do next when nothing can be recommended."""
 
-from autotune.advice import advise
+from autotune.lessons.advice import advise
 from autotune.telemetry import FailureKind, MemoryFigures
 
 

@@ -21,7 +21,7 @@ from autotune.telemetry import Values
 from autotune.trial import Trial, TrialState
 
 if TYPE_CHECKING:
-    from autotune.opinion import Opinion
+    from autotune.lessons.opinion import Opinion
 
 Array = NDArray[np.float64]
 fewest_configurations: Final = 3  # measured; with fewer there is nothing to infer from
@@ -68,7 +68,7 @@ def value_knobs(
     if winner is None or len(measured) < fewest_configurations:
         reason = "no configuration was found to ask about" if winner is None else "too few were measured"
         return KnobWorths(knobs=(), order=(), error=None, inside=None, reason=reason)
-    from autotune.opinion import Opinion
+    from autotune.lessons.opinion import Opinion
 
     opinion = Opinion(space, trials)
     rivals = [rival for rival in _rivals(space, winner.values) if opinion.knows(rival.values)]

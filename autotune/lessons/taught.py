@@ -11,16 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from autotune.advice import advise
 from autotune.comparison import Interval
 from autotune.history import group_runs
-from autotune.knob_worth import KnobWorths, value_knobs
-from autotune.prediction_record import PredictionRecord, judge_predictions
-from autotune.projection import Projections, project
+from autotune.lessons.advice import advise
+from autotune.lessons.knob_worth import KnobWorths, value_knobs
+from autotune.lessons.prediction_record import PredictionRecord, judge_predictions
+from autotune.lessons.projection import Projections, project
+from autotune.lessons.tradeoffs import TradeOffs, weigh
+from autotune.lessons.training_length import TrainingLength, read_length
 from autotune.result import StudyResult
 from autotune.space import RuledOut
-from autotune.tradeoffs import TradeOffs, weigh
-from autotune.training_length import TrainingLength, read_length
 from autotune.trial import Trial, TrialState
 
 

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 
-from autotune.projection import clearly, project
+from autotune.lessons.projection import clearly, project
 from tests.played_pipeline import play
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from autotune.training_length import TrainingLength, read_length
+from autotune.lessons.training_length import TrainingLength, read_length
 
 
 def write_run(path, **manifest):

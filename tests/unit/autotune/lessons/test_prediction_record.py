@@ -2,7 +2,7 @@
 
 import pytest
 
-from autotune.prediction_record import judge_predictions
+from autotune.lessons.prediction_record import judge_predictions
 from autotune.telemetry import FailureKind
 from autotune.trial import Prediction, TrialState
 

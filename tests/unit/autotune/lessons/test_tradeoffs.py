@@ -3,9 +3,9 @@
 import pytest
 
 from autotune.comparison import measure_noise
+from autotune.lessons.tradeoffs import weigh
 from autotune.recommendation import find_rates, rank
 from autotune.telemetry import MemoryFigures
-from autotune.tradeoffs import weigh
 
 
 @pytest.fixture
