@@ -29,6 +29,7 @@ from dflash.data.embedded_text import embedded_conversations
 from dflash.data.intake import Facts, Intake, open_documents, refusal_error
 from dflash.data.preparation import Tell, in_process
 from dflash.data.sources import read_raw, source_files
+from dflash.data.text_rows import line_suffixes
 from dflash.data.token_cache import (
     DamagedEntryError,
     Draft,
@@ -142,13 +143,23 @@ class _Loading:
         intake = Intake(self.config, self.config.data.path or embedded_name, sources)
         with closing(self._chunks(rows)) as chunks:  # at once: what failed holds on to it
             facts = intake.store(chunks, documents, refused)
-        if _stamps(self.files) != list(self.stamps):
+        if self._changed():
             raise DataError(
                 "the data changed while they were read",
                 where=self.config.data.path,
                 remedy="start again when nobody writes there",
             )
         return facts
+
+    def _changed(self) -> bool:
+        """Whether other files are there, or others than at the beginning, by what `stat` says of them."""
+        if not self.config.data.path:
+            return False
+        try:
+            same = source_files(Path(self.config.data.path)) == list(self.files)
+            return not same or _stamps(self.files) != list(self.stamps)
+        except (OSError, DataError):  # one has gone, or cannot be read any more
+            return True
 
     def _renamed(self, facts: Facts) -> Facts:
         """The files are called what they are called today."""
@@ -201,11 +212,11 @@ def describe_parts(parts: dict[str, Any]) -> str:
 
 
 def _sha256_of(files: Sequence[Path]) -> str:
-    """Of the contents, in order; what the files are called does not count."""
+    """Of the contents, in order; of names only whether a line is a row, as that decides how they are read."""
     whole = hashlib.sha256()
     with ThreadPoolExecutor(hashing_threads) as pool:
-        for digest in pool.map(_digest, files):
-            whole.update(digest)
+        for path, digest in zip(files, pool.map(_digest, files), strict=True):
+            whole.update(digest + (b"lines" if path.suffix.lower() in line_suffixes else b""))
     return whole.hexdigest()
 
 

@@ -181,6 +181,22 @@ def test_a_file_may_move_and_is_called_what_it_is_called_now(loads: Loads) -> No
     assert documents.items[0].file == documents.books.refused[0].file == str(loads.path)
 
 
+def test_a_name_that_says_how_a_file_is_read_makes_tokens_anew(loads: Loads) -> None:
+    turns = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "an answer"}]
+    loads.path.write_text(json.dumps([{"messages": turns}]) + "\n")
+    with pytest.raises(DataError, match="not an object"):
+        loads.load()
+    write(loads.path, "one", "two")
+    loads.path.write_text("[]\n" + loads.path.read_text())
+    assert loads.load().books.rows_usable == 2  # a line a row, one of which is none
+    loads.path = loads.path.rename(loads.path.with_name("rows.json"))
+    with pytest.raises(DataError, match="after the end of the array"):
+        loads.load()
+    loads.path = loads.path.rename(loads.path.with_name("rows.ndjson"))
+    loads.load()
+    assert loads.was_cached
+
+
 def flip(path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 4
@@ -288,6 +304,29 @@ def test_a_file_that_changes_while_it_is_read_is_an_error_and_not_kept(loads, mo
     with pytest.raises(DataError, match="changed while they were read"):
         loads.load()
     assert not loads.files()
+
+
+def test_a_file_that_comes_or_goes_while_rows_are_read_is_an_error_and_not_kept(loads, monkeypatch) -> None:
+    folder = loads.path.parent / "many"
+    folder.mkdir()
+    write(folder / "a.jsonl", "an answer")
+    write(folder / "c.jsonl", "the last answer")
+    loads.path, read = folder, loading.read_raw
+
+    def read_after(change):
+        def reading(path):
+            change()
+            yield from list(read(path))
+
+        return reading
+
+    for change in (lambda: write(folder / "b.jsonl", "a late one"), (folder / "b.jsonl").unlink):
+        monkeypatch.setattr(loading, "read_raw", read_after(change))
+        with pytest.raises(DataError, match="changed while they were read"):
+            loads.load()
+        assert not loads.files()
+    monkeypatch.setattr(loading, "read_raw", read)
+    assert loads.load().books.rows_usable == 2
 
 
 def test_rows_without_end_do_not_gather_in_memory(loads: Loads) -> None:
