@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from jinja2 import TemplateError
@@ -49,9 +49,13 @@ class PretrainedTemplate(Template):
     """The chat template of a pretrained tokenizer, with its options. Raises what Jinja raises."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, thinking: str) -> None:
-        """`thinking`: template, on or off. Raises ConfigError when the template has no such switch."""
+        """`thinking`: template, on or off. Raises ConfigError when the template has no such switch.
+
+        `text` is the template's; `identity`: that with the special tokens that it writes by their role.
+        """
         self._tokenizer = tokenizer
         self.text = template_text(tokenizer)
+        self.identity = _with_specials(self.text, tokenizer.special_tokens_map)
         self._options: dict[str, Any] = {}
         if thinking != "template":
             self._options = {self._find_switch(): thinking == "on"}
@@ -112,6 +116,12 @@ def template_text(tokenizer: PreTrainedTokenizerBase) -> str:
     """Every chat template that a tokenizer has, as one text."""
     template: Any = tokenizer.chat_template
     return template if isinstance(template, str) else json.dumps(template, sort_keys=True)
+
+
+def _with_specials(text: str, specials: Mapping[str, Any]) -> str:
+    """The text of a template, and which tokens it means by `bos_token` and the like, where it reads any."""
+    read = {name: str(token) for name, token in specials.items() if _reads(text, name)}
+    return text + "\n" + json.dumps(read, sort_keys=True) if read else text
 
 
 def _write_arguments(call: Any) -> Any:

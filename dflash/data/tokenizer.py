@@ -137,7 +137,7 @@ class ChatTokenizer:
 
     @cached_property
     def template_sha256(self) -> str:
-        """Of the text of the chat template."""
+        """Of the chat template: its text, and the special tokens that it reads."""
         return hashlib.sha256(self.template_text.encode()).hexdigest()
 
     def decode(self, ids: Iterable[int]) -> str:
@@ -244,5 +244,5 @@ def _open_pretrained(name: str, knob: str, data: DataConfig) -> ChatTokenizer:
     )
     template = PretrainedTemplate(found, data.thinking)
     return ChatTokenizer(
-        name, found.backend_tokenizer, template, special, template_text=template.text, turns=data.turns
+        name, found.backend_tokenizer, template, special, template_text=template.identity, turns=data.turns
     )

@@ -21,11 +21,14 @@ here = Path(__file__).parents[3] / "data"
 cases = here / "cases/data"
 
 
-def open_with(folder: Path, template: str, **options: object) -> ChatTokenizer:
+def open_with(
+    folder: Path, template: str, specials: dict[str, str] | None = None, **options: object
+) -> ChatTokenizer:
     """A byte-level tokenizer with the chat template of that text."""
     folder.mkdir(exist_ok=True)
     (folder / "tokenizer.json").write_text(definition("byte-level"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **(specials or {})}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     (folder / "chat_template.jinja").write_text(template)
     return open_tokenizer(TargetConfig(tokenizer=str(folder)), DataConfig(**options))
 
@@ -171,6 +174,17 @@ def test_tools_and_calls_that_the_template_leaves_out_are_told(tmp_path):
     row = read_call(tmp_path, {})
     rendered = open_named(tmp_path / "t", "marks").render(row.messages, row.tools)
     assert rendered.notes == (calls_dropped, tools_dropped)
+
+
+def test_a_template_is_known_by_the_special_tokens_that_it_reads(tmp_path):
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}{% endfor %}"
+    ended = [open_with(tmp_path, template, {"eos_token": token}) for token in ("<|end|>", "<s>")]
+    assert whole(
+        ended[1], [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    ).endswith("<s>")
+    assert ended[0].template_sha256 != ended[1].template_sha256
+    unread = open_with(tmp_path, template, {"eos_token": "<s>", "bos_token": "<|user|>"})
+    assert unread.template_sha256 == ended[1].template_sha256
 
 
 def test_the_date_of_today_is_not_in_the_tokens(tmp_path):
