@@ -20,9 +20,11 @@ from dflash.data.text_rows import line_suffixes, read_text_rows
 __all__ = ["RawRow", "read_raw", "source_files"]
 
 data_suffixes = (*line_suffixes, ".json", ".parquet", ".arrow")
+_packings = (".gz", ".zst", ".bz2", ".xz", ".zip")
 _described = "a JSONL, JSON, Parquet or Arrow file, or a directory of such files"
 # What `datasets` writes beside its data.
 _not_data = ("dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json")
+_manifest_ending = ".manifest.json"  # what `dflash-train regenerate` writes beside its answers
 _signatures = {
     b"PAR1": "parquet",
     b"ARROW1": "arrow",
@@ -114,7 +116,17 @@ def _listed_files(folder: Path) -> list[Path]:
             expected="one split",
             remedy=f"name one, such as {folder / splits[0]}" if splits else None,
         )
-    files = [entry for entry in entries if _is_data(entry)]
+    files = [entry for entry in entries if _is_data(entry, entry.name)]
+    packed = [e for e in entries if e.suffix.lower() in _packings and _is_data(e, e.stem)]
+    if packed:
+        names = ", ".join(entry.name for entry in packed[:_files_named])
+        raise DataError(
+            "packed data files are not read",
+            where=str(folder),
+            found=names + f" and {len(packed) - _files_named} more" * (len(packed) > _files_named),
+            expected="files that end in " + ", ".join(data_suffixes),
+            remedy="unpack them, or take them out of the directory",
+        )
     if not files:
         found = [entry.name + "/" * entry.is_dir() for entry in entries]
         raise DataError(
@@ -130,10 +142,12 @@ def _listed_files(folder: Path) -> list[Path]:
     return files
 
 
-def _is_data(entry: Path) -> bool:
-    hidden = entry.name.startswith((".", "_")) or entry.name in _not_data
-    cached = entry.name.startswith("cache-") and entry.suffix == ".arrow"
-    return entry.suffix.lower() in data_suffixes and not hidden and not cached and not entry.is_dir()
+def _is_data(entry: Path, name: str) -> bool:
+    """Whether an entry of a directory would be a data file if that were its name."""
+    hidden = name.startswith((".", "_")) or name in _not_data or name.endswith(_manifest_ending)
+    suffix = Path(name).suffix
+    cached = name.startswith("cache-") and suffix == ".arrow"
+    return suffix.lower() in data_suffixes and not hidden and not cached and not entry.is_dir()
 
 
 def _saved_files(folder: Path) -> list[Path]:

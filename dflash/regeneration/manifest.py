@@ -21,9 +21,18 @@ embedded_name: Final = "embedded text"
 
 
 def check_apart(data: str, to: Path) -> None:
-    """Raise RunError where the answers would be written over their prompts."""
-    if data and to.absolute() in [file.absolute() for file in source_files(Path(data))]:
+    """Raise RunError where the answers would be written over their prompts, or would be read as some."""
+    if not data:
+        return
+    if to.resolve() in [file.resolve() for file in source_files(Path(data))]:
         raise RunError("the answers would replace their own prompts", where="--to", found=str(to))
+    if to.resolve().parent == Path(data).resolve():
+        raise RunError(
+            "the answers would become prompts themselves",
+            where="--to",
+            found=f"{to}, in the directory of the prompts",
+            expected="a place outside of it, so that the same command can go on",
+        )
 
 
 def finished_before(

@@ -97,6 +97,9 @@ def test_files_of_a_directory_are_read_by_name_and_rows_counted_in_each(tmp_path
         ".hidden.jsonl",
         "dataset_infos.json",
         "cache-1.arrow",
+        "answers.jsonl.manifest.json",
+        "answers.jsonl.refused",
+        "_old.jsonl.gz",
         "notes.txt",
     ):
         (tmp_path / name).write_text("no data")
@@ -178,6 +181,12 @@ def hold_folders(folder: Path) -> Path:
     return folder
 
 
+def hold_packed(folder: Path) -> Path:
+    for name in ("a.jsonl", "b.jsonl.gz", "c.JSON.zst", "notes.txt.gz"):
+        (folder / name).write_text("{}\n")
+    return folder
+
+
 def tear_state(folder: Path) -> Path:
     write_saved(folder / "saved", (1,))
     (folder / "saved/state.json").write_text('{"_data_files": 3}')
@@ -200,6 +209,7 @@ def select_rows(folder: Path) -> Path:
         (lambda folder: folder, "holds no data file", "nothing"),
         (hold_folders, "holds no data file", "subdirectories are not looked into"),
         (hold_splits, "several splits", "name one, such as"),
+        (hold_packed, "packed data files are not read", "b.jsonl.gz, c.JSON.zst\n"),
         (tear_state, "list of data files cannot be read", "state.json"),
         (select_rows, "a selection from its files", "flatten_indices"),
         (spoil("rows.jsonl", b"\x1f\x8b\x08"), "gzip files are not read", "unpack or convert"),

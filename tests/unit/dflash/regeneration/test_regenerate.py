@@ -172,6 +172,22 @@ def test_answers_never_replace_their_prompts(engine, data):
         regenerate(config, RegenerationChoice(to=str(data)))
 
 
+def test_answers_never_become_prompts_themselves(engine, data, tmp_path):
+    folder = tmp_path / "prompts"
+    folder.mkdir()
+    data.rename(folder / "prompts.jsonl")
+    (tmp_path / "link").symlink_to(folder)
+    for given, to in ((folder, tmp_path / "link/out.jsonl"), (tmp_path / "link", folder / "out.jsonl")):
+        config = load_config(None, [f"data.path={given}"])
+        with pytest.raises(RunError, match="would become prompts"):
+            regenerate(config, RegenerationChoice(to=str(to)))
+    linked = load_config(None, [f"data.path={tmp_path / 'link/prompts.jsonl'}"])
+    with pytest.raises(RunError, match="replace their own prompts"):
+        regenerate(linked, RegenerationChoice(to=str(folder / "prompts.jsonl")))
+    assert [file.name for file in folder.iterdir()] == ["prompts.jsonl"]
+    assert regenerate(config, RegenerationChoice(to=str(tmp_path / "out.jsonl")))[0] == 0
+
+
 def test_rows_past_the_limit_are_not_read(engine, data):
     _, document = carry_out(data, limit=3)
     assert (document["rows_read"], document["answered"]) == (3, 3)
