@@ -12,7 +12,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ from dflash.contract.config import TrainConfig, from_values
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.knobs import flatten
 from dflash.contract.rundir import utc_now, write_json
+from dflash.contract.versions import own_version
 
 schema_version = 1
 conditions_name = "conditions.json"  # a copy of study.json in every trial's directory
@@ -72,7 +72,7 @@ class Identity:
 def identify(space: SearchSpace, machine: Machine, seconds: float) -> Identity:
     """The identity of a search over `space` on `machine`."""
     described = Identity(
-        version=product_version(),
+        version=own_version(),
         machine=machine.describe(),
         emulated=is_emulated(space.base, machine),
         config=space.base.values(),
@@ -152,14 +152,6 @@ def _find_description(study_dir: Path) -> Path | None:
         return path
     copies = (study_dir / "trials").glob(f"[0-9]*/{conditions_name}")
     return max(copies, key=lambda copy: int(copy.parent.name), default=None)
-
-
-def product_version() -> str | None:
-    """The installed version of this product, or None when it runs from a bare checkout."""
-    try:
-        return metadata.version("dflash-tune")
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def fingerprint(source: str) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,6 +24,7 @@ from dflash.checkpoints.files import facts_of_files
 from dflash.checkpoints.reading import FoundCheckpoint, find_checkpoint
 from dflash.contract.errors import CheckpointError, DamagedError, DFlashError, RunError, UsageError
 from dflash.contract.rundir import utc_now, write_json
+from dflash.contract.versions import own_name
 from dflash.drafter import Drafter, DrafterSpec
 from dflash.drafter_files import open_drafter, write_drafter
 
@@ -112,7 +112,7 @@ def describe_export(found: FoundCheckpoint, drafter: Drafter, files: Path) -> di
     return {
         "schema": 1,
         "written_utc": utc_now(),
-        "written_by": f"dflash-tune {metadata.version('dflash-tune')}",
+        "written_by": own_name(),
         "source": {"checkpoint": str(found.path.absolute()), "step": found.manifest.position.step},
         "target": {
             "model": settings.get("target.model"),

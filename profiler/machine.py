@@ -9,13 +9,13 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
 import psutil
 
 from dflash.contract.cgroup import MemoryCgroup
 from dflash.contract.numa import node_of_gpu, read_nodes
+from dflash.contract.versions import own_version
 from profiler.samplers.sensors import GpuDevice
 from profiler.visible_devices import NoneVisible, visible_devices
 
@@ -64,11 +64,7 @@ def describe_git(directory: Path) -> dict[str, object] | None:
 
 def own_versions() -> dict[str, str | None]:
     """Python's version and that of this distribution (None when it is not installed)."""
-    try:
-        own = metadata.version("dflash-tune")
-    except metadata.PackageNotFoundError:
-        own = None
-    return {"python": platform.python_version(), "dflash-tune": own}
+    return {"python": platform.python_version(), "dflash-tune": own_version()}
 
 
 def _git(directory: Path, *arguments: str) -> str | None:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from importlib import metadata, resources
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from markupsafe import Markup
 
 from dflash.contract.errors import RunError
 from dflash.contract.rundir import printable
+from dflash.contract.versions import own_name
 from reports import text
 
 
@@ -95,7 +96,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     environment.filters |= {"script_json": script_json, "printable": _printable}
-    environment.globals |= {"asset": _asset, "plotly_js": _plotly_js, "product": _product, "text": text}
+    environment.globals |= {"asset": _asset, "plotly_js": _plotly_js, "product": own_name, "text": text}
     return environment
 
 
@@ -108,14 +109,6 @@ def _asset(name: str) -> Markup:
     """A file of reports/templates as it stands."""
     body = resources.files("reports").joinpath("templates", name).read_text(encoding="utf-8")
     return Markup(body)  # our own file
-
-
-@cache
-def _product() -> str:
-    try:
-        return f"dflash-tune {metadata.version('dflash-tune')}"
-    except metadata.PackageNotFoundError:  # run from a source tree that was never installed
-        return "dflash-tune"
 
 
 @cache

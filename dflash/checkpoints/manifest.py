@@ -10,13 +10,13 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
 from dflash.checkpoints.files import damage, state_name
 from dflash.contract.errors import CheckpointError
 from dflash.contract.rundir import utc_now, write_json
+from dflash.contract.versions import own_name
 
 state_version: Final = 3
 
@@ -51,7 +51,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
     body = {
         "version": state_version,
         "written_utc": utc_now(),
-        "written_by": f"dflash-tune {metadata.version('dflash-tune')}",
+        "written_by": own_name(),
         **asdict(manifest),
     }
     write_json(directory / state_name, {**body, "sha256": _checksum(body)})

@@ -8,13 +8,13 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from typing import Any, Final, Literal
 
 import torch
 import transformers
 
 from dflash.contract.rundir import utc_now
+from dflash.contract.versions import own_version
 from dflash.data.documents import Documents
 from dflash.data.loading import embedded_name
 from dflash.evaluation.acceptance import AnswerAcceptance, SlotAcceptance, summarize
@@ -151,9 +151,9 @@ def _slot(slot: SlotAcceptance) -> dict[str, Any]:
     }
 
 
-def _versions() -> dict[str, str]:
+def _versions() -> dict[str, str | None]:
     return {
-        "dflash-tune": metadata.version("dflash-tune"),
+        "dflash-tune": own_version(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
