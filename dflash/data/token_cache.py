@@ -19,6 +19,7 @@ import hashlib
 import json
 import mmap
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping
@@ -35,6 +36,8 @@ from dflash.contract.errors import ConfigError
 
 names: Final = ("documents.arrow", "refused.arrow")
 manifest_name: Final = "entry.json"
+_entry_name: Final = re.compile(r"[0-9a-f]{24}")
+_draft_name: Final = re.compile(r"\.[0-9a-f]{24}\.\d+\.[0-9a-f]{8}")  # also of what was set aside
 unused_days: Final = 30  # after which an entry is removed when another one is written
 Parts = Mapping[str, Any]  # of a key, in words
 
@@ -124,9 +127,13 @@ class TokenCache:
             draft.discard()
 
     def sweep(self) -> None:
-        """Remove what killed writers left, and entries that nobody has used for a month."""
+        """Remove what killed writers left, and entries that nobody has used for a month.
+
+        What is not called as this module calls things is somebody else's, and stays.
+        """
         for path in self.directory.glob(".*"):
-            _remove_unheld(path)
+            if _draft_name.fullmatch(path.name):
+                _remove_unheld(path)
         oldest = time.time() - unused_days * 86400
         for path in self.entries():
             with suppress(OSError):
@@ -135,12 +142,13 @@ class TokenCache:
 
     def entries(self) -> list[Path]:
         """Directories of entries, damaged ones too."""
-        return [path for path in sorted(self.directory.glob("[!.]*")) if path.is_dir()]
+        found = sorted(self.directory.glob("[!.]*"))
+        return [path for path in found if _entry_name.fullmatch(path.name) and path.is_dir()]
 
     def size_bytes(self) -> int:
         """Of all entries."""
         sizes = []
-        for path in self.directory.glob("[!.]*/*"):
+        for path in (file for entry in self.entries() for file in entry.glob("*")):
             with suppress(OSError):
                 sizes.append(path.stat().st_size)
         return sum(sizes)

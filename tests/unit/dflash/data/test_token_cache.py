@@ -178,6 +178,20 @@ def test_entries_that_nobody_uses_are_removed_when_another_is_written(cache: Tok
     assert names(cache) == sorted(map(key_of, ({"rows": 0}, {"rows": 2}, parts)))
 
 
+def test_what_somebody_else_put_there_stays(cache: TokenCache) -> None:
+    key, old = "0123456789abcdef01234567", time.time() - (unused_days + 1) * 86400
+    foreign = [".git", ".cache.1.00000000", f".{key}.12", f"{key}.bak", "models", key.upper()]
+    own = [f".{key}.12.0a1b2c3d", key]
+    for name in (*foreign, *own):
+        (cache.directory / name).mkdir()
+        (cache.directory / name / manifest_name).write_text("{}")
+        os.utime(cache.directory / name / manifest_name, (old, old))
+    assert [path.name for path in cache.entries()] == [key]
+    assert cache.size_bytes() == 2
+    cache.sweep()
+    assert sorted(path.name for path in cache.directory.iterdir()) == sorted(foreign)
+
+
 def test_an_open_entry_outlives_its_files(cache: TokenCache) -> None:
     written = write(cache)
     found = cache.find(parts)
