@@ -1,7 +1,8 @@
 """The file of answers: rows appended as they are finished, put in order at the end, safe against any kill.
 
 While it grows it is `OUT.part`: one JSON object a line, on disk before the next batch begins. A line that a
-kill has torn is dropped when the file is opened again; the rows in it are done and are not asked for again.
+kill has torn is dropped when the file is opened again, one that cannot be read is passed over: their rows are
+asked for again. All others are done.
 At the end the rows go to OUT in the order of the data, refused ones to `OUT.refused`, each by an atomic
 rename. One process at a time has the file. Knows nothing of engines.
 """
@@ -13,12 +14,13 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from dflash.contract.errors import RunError
+from dflash.contract.errors import DFlashError, RunError
 
 
 class AnswerFile:
@@ -33,6 +35,7 @@ class AnswerFile:
         self.kinds: Counter[str] = Counter()  # "answered" or the kind of the refusal
         self.tokens = 0
         self.dropped_bytes = 0  # of a torn line
+        self.bad_lines = 0  # that are whole and no entries, or a second one of their row
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file: BinaryIO = self.part.open("a+b")
@@ -50,10 +53,13 @@ class AnswerFile:
         self._file.seek(0)
         whole = 0
         for line in self._file:
-            entry = _parse(line)
-            if entry is None:
+            if not line.endswith(b"\n"):
                 break
-            self._count(entry, whole)
+            entry = _parse(line)
+            if entry is None or entry["number"] in self:
+                self.bad_lines += 1
+            else:
+                self._count(entry, whole)
             whole += len(line)
         size = self._file.seek(0, os.SEEK_END)
         self.dropped_bytes = size - whole
@@ -72,20 +78,38 @@ class AnswerFile:
         return len(self._places)
 
     def append(self, entries: Iterable[dict[str, Any]]) -> None:
-        """Add finished rows: `number` and `row` or `refused`; on disk when this returns."""
-        place = self._file.seek(0, os.SEEK_END)
-        for entry in entries:
-            line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
-            self._file.write(line)
-            self._count(entry, place)
-            place += len(line)
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        """Add finished rows: `number` and `row` or `refused`; on disk when this returns.
+
+        Raises DFlashError where there is no room.
+        """
+        try:
+            place = self._file.seek(0, os.SEEK_END)
+            for entry in entries:
+                line = json.dumps(entry, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
+                self._file.write(line)
+                self._count(entry, place)
+                place += len(line)
+            self._file.flush()
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            raise _not_written(error, self.part) from None
 
     def finish(self) -> None:
-        """Put everything in the order of the data, in its final files, and remove the part."""
+        """Put everything in the order of the data, in its final files, and remove the part.
+
+        Raises DFlashError; the part is whole then.
+        """
         wanted = {"row": self.path, "refused": self.refused_path}
         files = {key: path.with_name(path.name + ".tmp") for key, path in wanted.items()}
+        try:
+            self._put_in_order(files, wanted)
+        except OSError as error:
+            for file in files.values():
+                file.unlink(missing_ok=True)
+            raise _not_written(error, self.path) from None
+        self.close()
+
+    def _put_in_order(self, files: dict[str, Path], wanted: dict[str, Path]) -> None:
         counts = dict.fromkeys(wanted, 0)
         with files["row"].open("wb") as rows, files["refused"].open("wb") as refused:
             for entry in self._ordered():
@@ -103,7 +127,6 @@ class AnswerFile:
                 files[key].unlink()
         _sync_directory(self.path.parent)
         self.part.unlink()
-        self.close()
 
     def _ordered(self) -> Iterator[dict[str, Any]]:
         numbers = np.fromiter(self._places, np.int64, len(self._places))
@@ -115,18 +138,28 @@ class AnswerFile:
 
     def close(self) -> None:
         """Let go of the file."""
-        self._file.close()
+        with suppress(OSError):  # what could not be written was told when it was tried
+            self._file.close()
 
 
 def _parse(line: bytes) -> dict[str, Any] | None:
-    """An entry; None for a line that is not whole."""
-    if not line.endswith(b"\n"):
-        return None
+    """An entry; None for a line that is none."""
     try:
         entry = json.loads(line)
-    except ValueError:
+        good = type(entry["number"]) is int and (
+            isinstance(entry["row"], dict) if "row" in entry else isinstance(entry["refused"]["reason"], str)
+        )
+    except (ValueError, LookupError, TypeError, RecursionError):
         return None
-    return entry if isinstance(entry, dict) and "number" in entry else None
+    return entry if good else None
+
+
+def _not_written(error: OSError, where: Path) -> DFlashError:
+    return DFlashError(
+        f"the answers cannot be written: {error.strerror or error}",
+        where=str(where),
+        remedy="make room there; the same command goes on from what is written",
+    )
 
 
 def _sync_directory(path: Path) -> None:

@@ -1,8 +1,9 @@
+import errno
 import json
 
 import pytest
 
-from dflash.contract.errors import RunError
+from dflash.contract.errors import DFlashError, RunError
 from dflash.regeneration.output import AnswerFile
 
 
@@ -52,14 +53,37 @@ def test_a_kill_at_any_byte_loses_at_most_the_line_it_tore(tmp_path):
         assert (path.read_bytes(), file.refused_path.read_bytes()) == expected
 
 
-def test_a_line_that_is_no_entry_ends_what_is_taken_in(tmp_path):
+@pytest.mark.parametrize("bad", [b"[1]", b"\xff", b'{"number": 1}', b'{"number": "1", "row": {}}'])
+def test_a_line_that_is_no_entry_costs_its_own_row_alone(tmp_path, bad):
     part = tmp_path / "out.jsonl.part"
-    part.write_text(json.dumps(answered(0)) + "\n[1]\n" + json.dumps(answered(1)) + "\n")
+    first, last = (json.dumps(answered(n)).encode() for n in (0, 2))
+    part.write_bytes(first + b"\n" + bad + b"\n" + last + b"\n" + first + b"\n" + b'{"numb')
     file = AnswerFile(tmp_path / "out.jsonl")
-    assert 0 in file
-    assert 1 not in file
-    assert part.read_text().count("\n") == 1
+    assert [number in file for number in range(3)] == [True, False, True]
+    assert (file.bad_lines, file.dropped_bytes, file.tokens) == (2, 6, 6)  # row 0 twice
+    file.append([answered(1)])
+    file.finish()
+    assert lines(file.path) == [answered(n)["row"] for n in range(3)]
+
+
+def test_a_full_disk_is_told_with_what_to_do_and_gone_on_from(tmp_path, monkeypatch):
+    def fail(_descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    file = AnswerFile(tmp_path / "out.jsonl")
+    file.append([answered(1)])
+    with monkeypatch.context() as full:
+        full.setattr("dflash.regeneration.output.os.fsync", fail)
+        for work in (lambda: file.append([answered(0)]), file.finish):
+            with pytest.raises(DFlashError, match="No space left") as caught:
+                work()
+            assert caught.value.exit_code == 1
+            assert "the same command goes on" in caught.value.remedy
     file.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["out.jsonl.part"]
+    again = AnswerFile(tmp_path / "out.jsonl")
+    again.finish()
+    assert lines(again.path)[-1] == answered(1)["row"]
 
 
 def test_one_process_at_a_time(tmp_path):
