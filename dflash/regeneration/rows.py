@@ -27,6 +27,11 @@ class RowInProgress:
     end_reason: str = ""  # why it ended before its last turn
     ended: bool = False
 
+    @property
+    def turns(self) -> int:
+        """How many answers are wanted."""
+        return sum(message["role"] == "assistant" for message in self.conversation.messages)
+
     def request(self) -> Request:
         """The next turn to be answered."""
         asked = self.conversation.messages[len(self.messages) :]
@@ -42,13 +47,14 @@ class RowInProgress:
     def take(self, answer: Answer) -> None:
         """The answer to the last request; one with `finish` "error" is not for rows."""
         cut = answer.finish == "length"
-        blank = not answer.content.strip() and not answer.reasoning
+        blank = not answer.content.strip()
+        thought = blank and bool(answer.reasoning)
         turn = f"answer {len(self.finish) + 1}"
         if answer.finish == "refused":
             self._end(answer.reason)
-        elif blank:
-            self._end(f"empty answer: {turn}")
-        elif cut and not self.keep_cut:
+        elif blank and not (cut and thought):
+            self._end(f"empty answer: {turn}" + " is thinking alone" * thought)
+        elif cut and (thought or not self.keep_cut):
             self._end(f"cut off: {turn} has no end after {answer.tokens} tokens")
         else:
             message: dict[str, Any] = {"role": "assistant", "content": answer.content}

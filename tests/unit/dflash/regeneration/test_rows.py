@@ -81,6 +81,16 @@ def test_a_cut_answer_may_be_kept_as_the_last():
     assert row.entry()["row"]["regenerated"]["ended_early"] == "cut off: answer 1"
 
 
+def test_thinking_alone_is_no_answer():
+    for keep in (False, True):
+        for finish, reason in (("stop", "empty answer: answer 1 is thinking alone"), ("length", "cut off: ")):
+            row = begin(("user", "a"), keep_cut=keep)
+            row.request()
+            row.take(Answer(content=" ", reasoning="hm", tokens=4, finish=finish))
+            assert row.ended
+            assert row.entry()["refused"]["reason"].startswith(reason)
+
+
 def test_thinking_that_comes_apart_stays_apart():
     row = begin(("user", "a"))
     row.request()
