@@ -55,7 +55,7 @@ def finished_before(
             found=f"other {', '.join(differing)}" if known else "no manifest of ours beside it",
             remedy="name another file with --to, or remove this one",
         )
-    return {**books, "to": str(path), "manifest": str(manifest_path), "state": "finished"}
+    return {**books, "to": str(path), "manifest": str(manifest_path), "state": "finished", "error_rows": []}
 
 
 def asked_for(config: TrainConfig, choice: RegenerationChoice) -> dict[str, Any]:

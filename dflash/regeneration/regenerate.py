@@ -1,7 +1,8 @@
 """From prompts to a file of answers: reads rows, asks the engine, keeps the books, goes on after any end.
 
 Rows are taken up some thousands at a time, so that prompts of like length can share batches while the data
-streams. Owns what people see of it: lines on stderr, the closing document, the manifest beside the answers.
+streams; rows of several turns go on together some hundreds at a time, as they are in memory until their last.
+Owns what people see of it: lines on stderr, the closing document, the manifest beside the answers.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from dflash.regeneration.output import AnswerFile
 from dflash.regeneration.rows import RowInProgress, refused_entry
 
 rows_at_once: Final = 8192  # that share batches
+talks_at_once: Final = 256  # of these, rows of several answers, which are on disk only when all are there
 say_every_s: Final = 2.0
 errors_told: Final = 5  # on stderr; the document has all
 signal_exit_codes: Final = {signal.SIGINT: 130, signal.SIGTERM: 143}
@@ -83,9 +85,11 @@ class Regeneration:
             if refused:
                 self.file.append(refused)
             keep = self.choice.cut == "keep"
-            self._answer(
-                [RowInProgress(n, row, keep) for n, row in open_rows if isinstance(row, Conversation)]
-            )
+            begun = [RowInProgress(n, row, keep) for n, row in open_rows if isinstance(row, Conversation)]
+            self._answer([row for row in begun if row.turns == 1])
+            talks = [row for row in begun if row.turns > 1]
+            for first in range(0, len(talks), talks_at_once):
+                self._answer(talks[first : first + talks_at_once])
 
     def _answer(self, rows: list[RowInProgress]) -> None:
         """All turns of these rows, turn by turn."""
@@ -174,6 +178,7 @@ def regenerate(config: TrainConfig, choice: RegenerationChoice) -> tuple[int, di
     check_apart(config.data.path, path)
     if done := finished_before(config, choice, path, manifest_path):
         say(f"{path} is finished: {done['answered']} of {done['rows_read']} rows answered")
+        _check_answered(done, config)
         return 0, done
     engine = open_engine(config, choice)
     identity = {**asked_for(config, choice), "target": engine.describe()}
@@ -186,6 +191,11 @@ def regenerate(config: TrainConfig, choice: RegenerationChoice) -> tuple[int, di
 
 def _carry_out(work: Regeneration, manifest: dict[str, Any], path: Path) -> tuple[int, dict[str, Any]]:
     file = work.file
+    if file.bad_lines or file.dropped_bytes:
+        say(
+            f"{file.part}: {file.bad_lines} lines are unreadable and passed over, {file.dropped_bytes} bytes "
+            "of a torn line are dropped; their rows are asked for again"
+        )
     if len(file):
         say(f"going on with {file.part}: {len(file)} rows are done")
     try:
@@ -199,11 +209,16 @@ def _carry_out(work: Regeneration, manifest: dict[str, Any], path: Path) -> tupl
         return 1, _close(work, manifest, path, "answers are missing")
     document = _close(work, manifest, path, "finished")
     file.finish()
+    _check_answered(document, work.config)
+    return 0, document
+
+
+def _check_answered(document: dict[str, Any], config: TrainConfig) -> None:
+    """Raise DataError when no row of a finished file is answered."""
     if not document["answered"]:
         kinds = "; ".join(f"{count} × {kind}" for kind, count in document["refused"].items())
-        where = work.config.data.path or embedded_name
-        raise DataError(f"0 answered of {work.rows_read} rows", where=where, found=kinds or None)
-    return 0, document
+        where = config.data.path or embedded_name
+        raise DataError(f"0 answered of {document['rows_read']} rows", where=where, found=kinds or None)
 
 
 def _close(work: Regeneration, manifest: dict[str, Any], path: Path, state: str) -> dict[str, Any]:

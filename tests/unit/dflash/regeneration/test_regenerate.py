@@ -158,6 +158,8 @@ def test_a_finished_file_is_not_written_again(engine, data, tmp_path):
     code, again = carry_out(data)
     assert (code, engine.asked) == (0, [])
     assert again["answered"] == first["answered"]
+    assert again["error_rows"] == first["error_rows"] == []
+    assert again.keys() == first.keys()
     with pytest.raises(RunError, match="answers to something else") as caught:
         carry_out(data, seed=1)
     assert caught.value.found == "other seed"
@@ -196,8 +198,37 @@ def test_rows_past_the_limit_are_not_read(engine, data):
 def test_no_answer_at_all_is_an_error(engine, tmp_path):
     path = tmp_path / "prompts.jsonl"
     path.write_text("{\n[]\n")
-    with pytest.raises(DataError, match="0 answered of 2 rows"):
-        carry_out(path)
+    for _ in range(2):  # the second time it is finished
+        with pytest.raises(DataError, match="0 answered of 2 rows") as caught:
+            carry_out(path)
+        assert caught.value.found == "1 × not JSON; 1 × not an object"
+        assert caught.value.exit_code == 2
+    assert (tmp_path / "out.jsonl").exists()
+
+
+def test_rows_of_several_turns_are_finished_group_by_group(engine, tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "talks_at_once", 3)
+    path, talk = tmp_path / "prompts.jsonl", [{"role": "user", "content": "q"}]
+    turns = [*talk, {"role": "assistant", "content": "a"}, *talk]
+    path.write_text("".join(json.dumps({"messages": talk if i == 5 else turns}) + "\n" for i in range(8)))
+    engine.stop_after = 1 + 6 + 3  # the row of one turn, all of a group, the first turns of the next
+    assert carry_out(path)[1]["answered"] == 4
+    engine.stop_after = None
+    assert carry_out(path)[1]["answered"] == 8
+    assert sorted(engine.asked)[:4] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+
+
+def test_a_bad_byte_costs_its_own_row_alone_and_is_told(engine, data, tmp_path, capsys):
+    engine.stop_after = 20
+    carry_out(data)
+    part = tmp_path / "out.jsonl.part"
+    lines = part.read_bytes().splitlines(keepends=True)
+    part.write_bytes(b"".join([lines[0], b"\xff" + lines[1], *lines[2:]]))
+    engine.stop_after = None
+    engine.asked.clear()
+    assert carry_out(data)[1]["answered"] == 18
+    assert "1 lines are unreadable" in capsys.readouterr().err
+    assert len({row for row, _ in engine.asked}) == 20 - len(lines) + 1
 
 
 def test_strict_data_ends_at_the_first_row_that_is_not_usable(engine, data):
