@@ -32,6 +32,7 @@ class Answer:
     tokens: int | None = None  # written, end mark included; None: the endpoint does not say
     finish: str = "stop"  # "stop"; "length": cut off; "refused": the prompt cannot be had; "error": try again
     reason: str = ""  # of "refused" and "error"
+    silent: bool = False  # of "error": nothing came that says that the engine is at work
     reworded: bool = False  # the chat template does not make the same tokens of it again
 
 

@@ -3,7 +3,8 @@
 Requests go out side by side, over the standard library's client. What may pass (connection lost, time-out,
 408, 409, 425, 429, 5xx) is tried again after a growing wait, or the wait that the server names; what will not
 (401, 403, 404, 405) ends everything; a prompt that the server will not have (400, 413, 422) is refused by its
-reason. Knows nothing of files or tokens.
+reason. An endpoint that gives nothing for many requests one after the other ends everything too. Knows
+nothing of files or tokens.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from typing import Any, Final
 
 from dflash.contract.errors import DFlashError, UsageError
 from dflash.contract.regeneration import RegenerationChoice
+from dflash.data.chat_template import thinking_switches
 from dflash.regeneration.answers import Answer, EngineError, Request
 
 tries: Final = 5
 first_wait_s: Final = 1.0  # doubled each time
 longest_wait_s: Final = 60.0
-time_out_s: Final = 600.0  # of one answer
+time_out_s: Final = 600.0  # of one answer; it is not tried again then
+least_silent: Final = 64  # requests without an answer, one after the other, that end everything
 fatal: Final = (401, 403, 404, 405)
 refusing: Final = (400, 413, 422)
 passing: Final = (408, 409, 425, 429)
@@ -37,10 +40,20 @@ wait_s: Final = 0.2
 class OpenAIEngine:
     """Answers by an endpoint's chat completions."""
 
-    def __init__(self, choice: RegenerationChoice, first_wait_s: float = first_wait_s) -> None:
+    def __init__(
+        self,
+        choice: RegenerationChoice,
+        first_wait_s: float = first_wait_s,
+        *,
+        thinking: str = "template",
+    ) -> None:
+        """`thinking`: as data.thinking. Raises UsageError for a key that cannot be sent."""
         self._choice, self._first_wait_s = choice, first_wait_s
         self._url = choice.url.rstrip("/") + "/chat/completions"
-        self._key = os.environ.get(choice.key_variable, "")
+        self._key = _read_key(choice.key_variable)
+        on = thinking == "on"
+        self._switches = {} if thinking == "template" else dict.fromkeys(thinking_switches, on)
+        self._most_silent, self._silent = max(least_silent, 2 * choice.concurrency), 0
 
     def describe(self) -> dict[str, Any]:
         """The endpoint and the model's name there."""
@@ -54,7 +67,10 @@ class OpenAIEngine:
         }
 
     def answer(self, requests: Sequence[Request]) -> Iterator[list[tuple[Request, Answer]]]:
-        """Every request once, as answers come. Raises the first error that no request would escape."""
+        """Every request once, as answers come. Raises the first error that no request would escape.
+
+        DFlashError when nothing comes of many requests one after the other, of whatever calls.
+        """
         waiting: queue.SimpleQueue[Request] = queue.SimpleQueue()
         for request in requests:
             waiting.put(request)
@@ -69,8 +85,20 @@ class OpenAIEngine:
                 ready = _take(done, min(portion, left))
                 left -= len(ready)
                 yield ready
+                self._check_alive(ready)
         finally:
             stop.set()
+
+    def _check_alive(self, ready: Sequence[tuple[Request, Answer]]) -> None:
+        for _, answer in ready:
+            self._silent = self._silent + 1 if answer.silent else 0
+            if self._silent >= self._most_silent:
+                raise DFlashError(
+                    "the endpoint answers nothing",
+                    where=self._url,
+                    found=f"{self._silent} requests one after the other, the last one: {answer.reason}",
+                    remedy="see that it runs; the same command goes on from what is written",
+                )
 
     def _work(
         self,
@@ -86,7 +114,10 @@ class OpenAIEngine:
             try:
                 done.put((request, self._ask_patiently(request, stop)))
             except EngineError as error:
-                done.put((request, Answer(finish="error", reason=str(error))))
+                silent = not isinstance(error, _AnswerError)
+                done.put((request, Answer(finish="error", reason=str(error), silent=silent)))
+            except RecursionError:
+                done.put((request, Answer(finish="refused", reason="not JSON: nested too deep")))
             except DFlashError as error:
                 done.put(error)
                 return
@@ -119,6 +150,8 @@ class OpenAIEngine:
         except urllib.error.HTTPError as error:
             return self._judge(error)
         except (OSError, HTTPException) as error:
+            if isinstance(getattr(error, "reason", error), TimeoutError):
+                raise EngineError(f"no answer from {self._url} within {time_out_s:g} s") from None
             raise _PassingError(f"no answer from {self._url}: {str(error) or type(error).__name__}") from None
 
     def _body(self, request: Request) -> dict[str, Any]:
@@ -134,6 +167,8 @@ class OpenAIEngine:
         }
         if request.tools:
             body["tools"] = list(request.tools)
+        if self._switches:
+            body["chat_template_kwargs"] = self._switches
         return body
 
     def _judge(self, error: urllib.error.HTTPError) -> Answer:
@@ -162,6 +197,23 @@ class _PassingError(Exception):
         self.wait_s = wait_s
 
 
+class _AnswerError(EngineError):
+    """An answer came, and it is not to be used."""
+
+
+def _read_key(variable: str) -> str:
+    """The key that an environment variable holds; empty for none. No message ever has it."""
+    key = os.environ.get(variable, "").strip()
+    if not (key.isascii() and key.isprintable()):
+        raise UsageError(
+            "the key cannot be sent",
+            where=variable,
+            found="characters that are not printable ASCII",
+            remedy="set the variable to the key alone",
+        )
+    return key
+
+
 def read_completion(body: bytes) -> Answer:
     """The answer in a chat completion. Raises EngineError for anything else."""
     try:
@@ -178,7 +230,9 @@ def read_completion(body: bytes) -> Answer:
     if message.get("tool_calls"):
         return Answer(finish="refused", reason="tool turns: the answer calls a tool, whose result nobody has")
     if finish not in ("stop", "length"):
-        raise EngineError(f"the answer ended by {finish!r}")
+        raise _AnswerError(f"the answer ended by {finish!r}")
+    if not isinstance(content, str) or not isinstance(reasoning, str | None):
+        raise _AnswerError(f"the content is no text but {type(content or reasoning).__name__}")
     return Answer(content=content, reasoning=reasoning, tokens=tokens, finish=finish)
 
 
@@ -195,6 +249,9 @@ def _take(
                 break
             continue
         if isinstance(got, DFlashError):
+            if ready:  # these first
+                done.put(got)
+                break
             raise got
         ready.append(got)
     return ready

@@ -51,7 +51,7 @@ class Stopped(BaseException):
 def open_engine(config: TrainConfig, choice: RegenerationChoice) -> Engine:
     """The engine that `choice` names. Raises UsageErrors."""
     if choice.engine == "openai":
-        return OpenAIEngine(choice)
+        return OpenAIEngine(choice, thinking=config.data.thinking)
     from dflash.regeneration.transformers_engine import TransformersEngine
 
     return TransformersEngine(config, choice, say)

@@ -24,7 +24,9 @@ from dflash.contract.model_shapes import random_prefix
 from dflash.contract.regeneration import RegenerationChoice
 from dflash.data.chat_turns import RenderError
 from dflash.data.tokenizer import open_tokenizer
-from dflash.devices import resolve_dtype, wants_cuda
+from dflash.devices import avoid_attention_plans, fitting, resolve_dtype, wants_cuda
+from dflash.kernels import slow_recurrence
+from dflash.mask_token import check_tokenizer_fits
 from dflash.random_keys import random_keys
 from dflash.regeneration.answers import Answer, Request
 from dflash.regeneration.decoding import Generated, Sampling, decode
@@ -49,17 +51,24 @@ class TransformersEngine:
         choice: RegenerationChoice,
         tell: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """Load the target. `tell` gets lines for people. Raises UsageErrors as training would."""
+        """Load the target. `tell` gets lines for people. Raises UsageErrors as training would.
+
+        Raises DFlashError when the target does not fit into memory.
+        """
         self._tell, self._told_s = tell, time.monotonic()
         self._choice, self.tokenizer = choice, open_tokenizer(config.target, config.data)
         cuda = wants_cuda(config)
         self._device = torch.device("cuda", 0) if cuda else torch.device("cpu")
+        avoid_attention_plans(self._device)
         if not cuda:
             torch.set_num_threads(config.devices.cpu_threads)
         self._dtype = resolve_dtype(config.target.dtype, self._device.type)
         self._sampling = Sampling(temperature=choice.temperature, top_p=choice.top_p)
-        self._load(config)
-        self._check_vocabulary()
+        with fitting(self._device):
+            self._load(config)
+        check_tokenizer_fits(self.tokenizer, self._spec.vocab)
+        if (slow := slow_recurrence(self._spec)) is not None:
+            tell(f"warning: {slow}")
         self._ends = self._end_tokens()
         self._batch_tokens = choice.batch_tokens or self._fitting_tokens()
 
@@ -80,15 +89,6 @@ class TransformersEngine:
         self._cache_argument = "cache" if "cache" in known else "past_key_values"  # older than 5.2x
         self._text_config = text
         self._spec = TargetSpec.of(text, name)
-
-    def _check_vocabulary(self) -> None:
-        if self.tokenizer.vocab_size > self._spec.vocab:
-            raise ConfigError(
-                "the tokenizer has more tokens than the target has embedding rows",
-                where="target.tokenizer",
-                found=f"{self.tokenizer.vocab_size} tokens in {self.tokenizer.name}",
-                expected=f"at most {self._spec.vocab}",
-            )
 
     def _end_tokens(self) -> frozenset[int]:
         """What ends an answer: what the model's generation settings name, and the tokenizer's end token."""
