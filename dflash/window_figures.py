@@ -55,7 +55,7 @@ def gather_sums(terms: ObjectiveTerms, taps: Tensor) -> Tensor:
     """
     largest = torch.linalg.vector_norm(taps.detach(), ord=float("inf"), dim=-1)
     absent, broken = (largest == 0).sum(), (~largest.isfinite()).sum()
-    rows = torch.tensor(float(len(taps)), device=taps.device)
+    rows = torch.full((), float(len(taps)), device=taps.device)  # torch.tensor would wait for the device
     fixed = torch.stack([terms.numerator.detach().float(), absent.float(), broken.float(), rows])
     return torch.cat([fixed, terms.slot_correct, terms.slot_counted])
 
