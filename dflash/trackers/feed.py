@@ -8,6 +8,8 @@ to it; what it does not take in time is dropped, oldest first. A tracker in trou
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import threading
 import time
@@ -26,6 +28,7 @@ from dflash.trackers.figures import FigureReader, Point
 points_kept = 10_000  # for a tracker that is slow; older ones are dropped
 close_grace_s = 30.0  # for a tracker to send and write what it has, once the run has ended
 _pause_s = 0.2
+_killed_s = 5.0  # for the system to end a process that was killed
 extras = {"tensorboard": "trackers", "wandb": "wandb", "trackio": "trackio"}
 Warn = Callable[[str], None]
 
@@ -115,15 +118,22 @@ class _Child:
             self._process.wait(max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self._give_up(f"did not end within {close_grace_s:g} s of the run and was ended")
-            self._process.kill()
-            self._process.wait()
+            self._kill()
         self._thread.join(_pause_s)
-        with suppress(OSError):  # what could not be written any more
-            self._close_pipe()
+        if not self._thread.is_alive():  # else somebody else holds the other end, and closing would wait too
+            with suppress(OSError):  # what could not be written any more
+                self._close_pipe()
         if self._process.returncode != 0:
             self._give_up(self._last_words())
         elif dropped := self._put - self._taken:
             self._give_up(f"was too slow: {dropped} of {self._put} points were dropped")
+
+    def _kill(self) -> None:
+        """It and what it started: a process of theirs may hold the pipe's other end too."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)  # it leads a session, so a group too
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_killed_s)
 
     def _run(self) -> None:
         while True:

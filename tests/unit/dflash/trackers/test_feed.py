@@ -6,7 +6,10 @@ A tracker here is a small program that writes down what it is told.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,14 @@ with open(sys.argv[0] + '.told', 'w') as out:
 fails = "import sys; sys.stdin.readline(); sys.exit('no such project')"
 fails_at_once = "raise SystemExit('cannot be imported')"
 stuck = "import time; time.sleep(600)"
+stuck_with_another = """
+import subprocess, sys, time
+other = subprocess.Popen(['sleep', '60'])
+with open(sys.argv[0] + '.told', 'w') as out:
+    out.write(str(other.pid))
+time.sleep(600)
+"""
+stuck_elsewhere = stuck_with_another.replace("'60']", "'60'], start_new_session=True")
 
 
 class Log:
@@ -92,15 +103,24 @@ def test_a_tracker_that_fails_is_one_warning_with_its_last_words(
     assert len(fed.log.rows) == 200
 
 
-def test_a_tracker_that_is_stuck_holds_nobody_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("program", [stuck, stuck_with_another, stuck_elsewhere])
+def test_a_tracker_that_is_stuck_holds_nobody_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    """Nor do processes that it has started, to which it has passed on its end of the pipe."""
     monkeypatch.setattr(feed_module, "close_grace_s", 1.0)
     monkeypatch.setattr(feed_module, "points_kept", 50)
-    fed = Fed(stuck, tmp_path, monkeypatch)
+    fed = Fed(program, tmp_path, monkeypatch)
     started = time.monotonic()
     for step in range(5000):  # far more than a pipe and the queue hold
         fed.window(step)
     appended_s = time.monotonic() - started
-    fed.feed.close("finished")
+    closing = threading.Thread(target=fed.feed.close, args=["finished"], daemon=True)
+    closing.start()
+    closing.join(30)
+    if program == stuck_elsewhere and fed.told_path.exists():
+        os.kill(int(fed.told_path.read_text()), signal.SIGKILL)  # nobody else can
+    assert not closing.is_alive(), "the run would never end"
     assert appended_s < 30, "appending never waits for the tracker, which would be for ever"
     (warning,) = fed.warnings
     assert "did not end within 1 s" in warning
