@@ -114,7 +114,10 @@ def test_it_computes_what_sdpa_by_document_computes():
         noise = distance(rough, wanted)
         assert distance(found, wanted) < 1.5 * noise < 0.2
         assert float(figures[0]) == pytest.approx(float(right[0]), rel=5e-3)
-        assert float(figures[2]) == float(right[2])
+        assert float(figures[3]) == float(right[3]) == batch.tokens, "rows of states"
+        counted = 4 + spec.block_size  # where the row's slots that count begin
+        assert torch.equal(figures[counted:], right[counted:])
+        assert float(figures[counted:].sum()) > 0
 
 
 def test_checkpointed_layers_give_the_same_gradients():
