@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from dflash.contract.errors import DamagedError
 state_name: Final = "state.json"
 optimizer_name: Final = "optimizer.safetensors"
 damaged_prefix: Final = "damaged."
-_leftovers: Final = ".step-*"
+_leftover: Final = re.compile(r"\.step-\d+\.\d+(\.old)?")
 
 
 def step_directories(directory: Path) -> list[Path]:
@@ -84,7 +85,7 @@ def remove_leftovers(directory: Path) -> list[str]:
 
 
 def _remove_leftovers(directory: Path) -> list[str]:
-    found = sorted(directory.glob(_leftovers))
+    found = sorted(path for path in directory.glob(".step-*") if _leftover.fullmatch(path.name))
     for leftover in found:
         shutil.rmtree(leftover, ignore_errors=True)
     return [leftover.name for leftover in found if not leftover.exists()]

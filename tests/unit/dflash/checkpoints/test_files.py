@@ -88,6 +88,16 @@ def test_leftovers_go_unless_somebody_writes_there(tmp_path: Path, name: str) ->
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    "name", [".step-notes", ".step-9", ".step-9.123.mine", ".step-9.old", ".step-9.1.old.2"]
+)
+def test_what_no_writer_could_have_left_stays(tmp_path: Path, name: str) -> None:
+    theirs = leave(tmp_path, name)
+    assert remove_leftovers(tmp_path) == []
+    write_whole(tmp_path, 1, fill)
+    assert theirs.is_dir()
+
+
 def test_leftovers_go_before_the_next_is_written_and_are_never_a_step(tmp_path: Path) -> None:
     leave(tmp_path, ".step-9.123")
     assert step_directories(tmp_path) == []
