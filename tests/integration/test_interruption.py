@@ -86,9 +86,13 @@ def test_two_signals_end_it_too_and_leave_nothing_half(tmp_path: Path, repositor
     process.send_signal(signal.SIGINT)
     returned, document, _ = end(process, tmp_path)
     assert (returned, document["status"]) == (130, "stopped")
-    for path in (tmp_path / "run/checkpoints").iterdir():
-        assert re.fullmatch(r"step-\d+", path.name)
-        assert find_checkpoint(str(path)).path == path
+    books = document["books"]
+    assert isinstance(books, dict)
+    (saved,) = (tmp_path / "run/checkpoints").iterdir()
+    assert saved.name == f"step-{books['steps_done']}", (
+        "of the last step made: no work is lost but the window's"
+    )
+    assert find_checkpoint(str(saved)).path == saved
 
 
 def test_a_signal_while_loading_is_no_traceback(tmp_path: Path, repository: Path) -> None:
