@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import torch
 
 from dflash.contract.config import TrainConfig
-from dflash.contract.errors import DeviceError
+from dflash.contract.errors import DeviceError, DFlashError, ran_out_of_memory
 from dflash.contract.events import Probe
 from dflash.cuda import CudaDevice
 
@@ -211,6 +211,35 @@ def resolve_dtype(choice: str, device_type: str) -> torch.dtype:
     return {"float32": torch.float32, "bfloat16": torch.bfloat16}[choice]
 
 
+def avoid_attention_plans(device: torch.device) -> None:
+    """Let no attention of torch's choice be cuDNN's in this process; on a CPU there is none.
+
+    It builds a plan for every new shape, for a tenth of a second to three seconds, and where lengths vary or
+    grow nearly every shape is new.
+    """
+    if device.type == "cuda":
+        torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+@contextmanager
+def fitting(device: torch.device, what: str = "the target") -> Iterator[None]:
+    """Whether `what`, which is loaded inside, fits there: raises DFlashError when memory runs out."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out_of_memory(f"{type(error).__name__}: {error}"):
+            raise
+        raise DFlashError(
+            f"{what} does not fit into this device's memory",
+            where=str(device),
+            found=next(iter(str(error).splitlines()), type(error).__name__),
+            remedy="end what else uses its memory (`nvidia-smi` shows it), choose a larger GPU with "
+            "CUDA_VISIBLE_DEVICES, or set devices.kind=logical to use the CPU"
+            if device.type == "cuda"
+            else "end what else uses the machine's memory, or use a machine with more",
+        ) from None
+
+
 def wants_cuda(config: TrainConfig) -> bool:
     """Whether stages run on GPUs. Raises DeviceError when they must and there are none."""
     present = torch.cuda.is_available()
@@ -237,6 +266,5 @@ def _cuda_devices(config: TrainConfig) -> list[CudaDevice]:
             remedy=f"choose a smaller split, let roles share GPUs (devices.gpus={max(visible, 1)}), check "
             "CUDA_VISIBLE_DEVICES, or set devices.kind=logical",
         )
-    # cuDNN's attention builds a plan for every new shape, for a tenth of a second to three seconds.
-    torch.backends.cuda.enable_cudnn_sdp(False)
+    avoid_attention_plans(torch.device("cuda"))
     return [CudaDevice(index) for index in range(needed)]

@@ -40,10 +40,11 @@ def describe_kernels(config: TrainConfig, target: Target, layout: LayoutKind) ->
 
 def slow_kernels(config: TrainConfig, target: Target) -> list[str]:
     """What costs this target much of its speed here, one sentence each, with what to install."""
-    return [line for line in (_slow_recurrence(target.spec), _slow_attention(config, target)) if line]
+    return [line for line in (slow_recurrence(target.spec), _slow_attention(config, target)) if line]
 
 
-def _slow_recurrence(spec: TargetSpec) -> str | None:
+def slow_recurrence(spec: TargetSpec) -> str | None:
+    """What slows down the recurrent layers of a hybrid target here, with what to install; None: nothing."""
     missing = {name: lack for name in recurrent_packages if (lack := _lack(name))} if spec.hybrid else {}
     if not missing:
         return None
@@ -101,6 +102,8 @@ def _gated_deltanet() -> str:
     version = _version(linear_attention)
     if version is None:
         return f"reference PyTorch (slow): install {linear_attention}"
+    if (lack := _lack(linear_attention)) is not None:
+        return f"reference PyTorch (slow): {linear_attention} {version} {lack}"
     if not torch.cuda.is_available():
         return f"reference PyTorch (slow): {linear_attention} {version} needs CUDA"
     return f"{linear_attention} {version}"

@@ -13,18 +13,20 @@ from typing import Any, Literal
 import torch
 
 from dflash.contract.config import TrainConfig
-from dflash.contract.errors import DFlashError
+from dflash.contract.errors import DFlashError, ran_out_of_memory
 from dflash.data.documents import Document, Documents
 from dflash.data.loading import load_documents
 from dflash.data.slices import hold_out
 from dflash.data.tokenizer import open_tokenizer
-from dflash.devices import wants_cuda
+from dflash.devices import fitting, wants_cuda
 from dflash.drafter import Drafter
 from dflash.evaluation.acceptance import measure_text
 from dflash.evaluation.outcome import MeasuredText, Outcome, Request
 from dflash.evaluation.subject import check_fits, open_subject
 from dflash.evaluation.texts import Tell, Text, answered_texts, choose_documents, given_texts
 from dflash.evaluation.whole_target import WholeTarget
+from dflash.kernels import slow_recurrence
+from dflash.mask_token import check_tokenizer_fits
 from dflash.target_shapes import TargetSpec
 from dflash.target_weights import read_config
 
@@ -41,13 +43,20 @@ def evaluate(source: str, settings: Sequence[str], request: Request, tell: Tell)
     config, spec = subject.config, subject.drafter.spec
     device = torch.device("cuda:0" if wants_cuda(config) else "cpu")
     tokenizer = open_tokenizer(config.target, config.data)
-    check_fits(spec, TargetSpec.of(read_config(config.target.model), config.target.model))
+    target_spec = TargetSpec.of(read_config(config.target.model), config.target.model)
+    check_fits(spec, target_spec)
+    if (slow := slow_recurrence(target_spec)) is not None:
+        tell(f"warning: {slow}")
+    check_tokenizer_fits(tokenizer, target_spec.vocab)
     part, documents = pick_documents(load_documents(config, tokenizer, tell), config, subject.trained_on)
     target = WholeTarget(config.target, device, spec.taps)
     stops = target.stop_ids | {token for token in (tokenizer.special.eos,) if token is not None}
     chosen = choose_documents(documents.items, request.prompts)
     stored = subject.drafter.dtype
-    drafter = subject.drafter.to(device, target.dtype)  # as engines do: what a bfloat16 target is served with
+    with fitting(device, "the drafter beside the target"):
+        drafter = subject.drafter.to(
+            device, target.dtype
+        )  # as engines do: what a bfloat16 target is served with
     texts = _texts(chosen, target, stops, request, tell)
     outcome = Outcome(
         subject=subject,
@@ -97,9 +106,11 @@ def _measure_all(
             measured.append(measure_with_target(text, target, drafter))
             if len(measured) % tell_every == 0:
                 tell(f"measured {len(measured)} texts")
-    except torch.OutOfMemoryError as error:
+    except (RuntimeError, MemoryError) as error:
+        if not ran_out_of_memory(f"{type(error).__name__}: {error}"):
+            raise
         raise DFlashError(
-            f"out of memory: {str(error).splitlines()[0]}",
+            f"out of memory: {next(iter(str(error).splitlines()), type(error).__name__)}",
             where=str(target.device),
             remedy="lower --batch, --max-new-tokens or data.max_length",
         ) from None

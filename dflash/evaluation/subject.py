@@ -112,7 +112,7 @@ def _read_origin(path: Path) -> dict[str, Any]:
 
 
 def check_fits(drafter: DrafterSpec, target: TargetSpec) -> None:
-    """Raises CheckpointError for a drafter of another target."""
+    """Raises CheckpointError for a drafter of another target, or with layers or rows that it has not."""
     pairs = {
         "hidden width": (drafter.hidden, target.hidden),
         "target layers": (drafter.target_layers, target.layers),
@@ -127,3 +127,20 @@ def check_fits(drafter: DrafterSpec, target: TargetSpec) -> None:
                 expected=f"{expected} of the target",
                 remedy="name the drafter's own target: --set target.model=NAME",
             )
+    beyond = [tap for tap in drafter.taps if not 0 <= tap < target.layers]
+    if beyond:
+        raise CheckpointError(
+            "the drafter taps layers that its target has not",
+            where=f"{config_name}: dflash_config.target_layer_ids",
+            found=", ".join(map(str, beyond)),
+            expected=f"0 to {target.layers - 1}",
+            remedy="correct the file, or export the drafter again",
+        )
+    if not 0 <= drafter.mask_token_id < target.vocab:
+        raise CheckpointError(
+            "no embedding row of the target stands for the drafter's masked slots",
+            where=f"{config_name}: dflash_config.mask_token_id",
+            found=drafter.mask_token_id,
+            expected=f"0 to {target.vocab - 1}",
+            remedy="correct the file, or export the drafter again",
+        )

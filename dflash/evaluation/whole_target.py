@@ -24,7 +24,7 @@ from dflash.attention import upload
 from dflash.contract.errors import ConfigError
 from dflash.contract.model_shapes import random_prefix
 from dflash.contract.sections import TargetConfig
-from dflash.devices import resolve_dtype
+from dflash.devices import avoid_attention_plans, fitting, resolve_dtype
 from dflash.regeneration.decoding import Sampling, decode
 from dflash.target_shapes import TargetSpec
 from dflash.target_weights import TargetWeights, read_model, read_target, take_apart
@@ -44,15 +44,20 @@ class WholeTarget:
     """Used by one thread at a time. All weights frozen."""
 
     def __init__(self, config: TargetConfig, device: torch.device, taps: Sequence[int]) -> None:
-        """Loads it. `taps`: ascending layer numbers. Raises ConfigError, DeviceError."""
+        """Loads it. `taps`: ascending layer numbers.
+
+        Raises ConfigError, DeviceError, and DFlashError when it does not fit into memory.
+        """
+        avoid_attention_plans(device)
         dtype = resolve_dtype(config.dtype, device.type)
-        weights, generation = _read(config, dtype)
         self.device, self.dtype = device, dtype
+        with fitting(device):
+            weights, generation = _read(config, dtype)
+            tied = weights.head is weights.embedding
+            self._body = cast(Any, weights.body.requires_grad_(False).eval().to(device))
+            self.embedding: Tensor = self._body.get_input_embeddings().weight.detach()
+            self.head = self.embedding if tied else weights.head.to(device)
         self.spec = TargetSpec.of(weights.config, config.model)
-        tied = weights.head is weights.embedding
-        self._body = cast(Any, weights.body.requires_grad_(False).eval().to(device))
-        self.embedding: Tensor = self._body.get_input_embeddings().weight.detach()
-        self.head = self.embedding if tied else weights.head.to(device)
         self.stop_ids = _stop_ids(weights.config, generation)
         renamed = "cache" in inspect.signature(self._body.forward).parameters
         self._cache_name = "cache" if renamed else "past_key_values"  # newer and older transformers

@@ -11,10 +11,10 @@ import torch
 
 import dflash.devices
 from dflash.contract.config import TrainConfig
-from dflash.contract.errors import DeviceError
+from dflash.contract.errors import DeviceError, DFlashError
 from dflash.contract.events import Probe, event_schema, silent
 from dflash.contract.sections import DevicesConfig, PipelineConfig
-from dflash.devices import open_devices
+from dflash.devices import avoid_attention_plans, fitting, open_devices
 
 
 def config(kind: str, split: str, gpus: int = 0) -> TrainConfig:
@@ -167,3 +167,36 @@ def test_a_logical_device_computes_one_thing_at_a_time_and_says_who_waited() -> 
     assert not second.is_alive()
     names = event_schema.names
     assert [(row[names.index("name")], row[names.index("batch")]) for row in log] == [("device_wait", 3)]
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_attention_that_plans_for_every_shape_is_off_on_gpus(device: str) -> None:
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        avoid_attention_plans(torch.device(device))
+        assert torch.backends.cuda.cudnn_sdp_enabled() == (device == "cpu")
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nmore"),
+        RuntimeError("CUDA error: out of memory"),
+        MemoryError(),
+    ],
+)
+def test_what_does_not_fit_into_memory_is_told_in_words(error: Exception) -> None:
+    told = "the target does not fit into this device's memory"
+    with pytest.raises(DFlashError, match=told) as caught, fitting(torch.device("cuda", 0)):
+        raise error
+    assert (caught.value.where, caught.value.exit_code) == ("cuda:0", 1)
+    assert caught.value.found == (str(error).splitlines() or ["MemoryError"])[0]
+    assert "devices.kind=logical" in str(caught.value.remedy)
+
+
+def test_other_errors_of_loading_stay_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match="shapes differ"), fitting(torch.device("cpu")):
+        raise RuntimeError("shapes differ")

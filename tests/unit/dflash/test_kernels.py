@@ -125,6 +125,7 @@ def test_linear_attention_is_absent_for_plain_targets():
     [
         (None, True, "reference PyTorch (slow): install flash-linear-attention"),
         ("0.4.2", True, "flash-linear-attention 0.4.2"),
+        ("broken", True, "reference PyTorch (slow): flash-linear-attention broken is installed and cannot"),
         ("0.4.2", False, "reference PyTorch (slow): flash-linear-attention 0.4.2 needs CUDA"),
     ],
 )
@@ -134,9 +135,16 @@ def test_hybrid_targets_say_how_their_recurrent_layers_run(version, cuda, expect
             raise metadata.PackageNotFoundError(name)
         return version
 
+    def load(_name):
+        if version == "broken":
+            raise ImportError("no kernels")
+
+    monkeypatch.setattr(kernels.importlib, "import_module", load)
     monkeypatch.setattr(kernels.metadata, "version", find)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
-    assert describe(hybrid)["gated_deltanet"] == expected
+    assert (
+        describe(hybrid)["gated_deltanet"].removesuffix(" be imported (ImportError: no kernels)") == expected
+    )
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,22 @@ def test_a_drafter_of_another_target_is_refused_by_what_differs():
             check_fits(spec, dataclasses.replace(fitting, **changes))
 
 
+def test_a_drafter_that_reaches_beyond_its_target_is_refused():
+    spec = read_spec(golden / "tiny_drafter" / "config.json")
+    tiny = TargetSpec.of(random_config("tiny"), "random:tiny")
+    fitting = dataclasses.replace(tiny, hidden=64, layers=8, vocab=97)
+    for changes, name, found, expected in (
+        ({"taps": (1, 8)}, "target_layer_ids", "8", "0 to 7"),
+        ({"taps": (-1, 3)}, "target_layer_ids", "-1", "0 to 7"),
+        ({"mask_token_id": 97}, "mask_token_id", "97", "0 to 96"),
+        ({"mask_token_id": -1}, "mask_token_id", "-1", "0 to 96"),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            check_fits(dataclasses.replace(spec, **changes), fitting)
+        assert caught.value.where == f"config.json: dflash_config.{name}"
+        assert (caught.value.found, caught.value.expected) == (found, expected)
+
+
 def test_an_export_is_of_its_checkpoint_not_of_what_json_says(run, tmp_path):
     """The number of slots is read from config.json, where engines read it."""
     export_drafter(str(run), tmp_path / "out")

@@ -7,8 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from dflash.contract.errors import ConfigError
+from dflash.contract.errors import ConfigError, DFlashError
 from dflash.contract.sections import TargetConfig
+from dflash.evaluation import whole_target
 from dflash.evaluation.whole_target import WholeTarget
 
 golden = Path(__file__).parents[3] / "data" / "golden"
@@ -87,3 +88,16 @@ def test_a_hybrid_decodes_as_one_pass_has_it():
     for prompt, written in zip(some, whole.answer(some, 10, none), strict=True):
         one_pass = whole.read(torch.tensor(prompt + written)).greedy
         assert one_pass[len(prompt) - 1 : -1].tolist() == written
+
+
+def test_where_it_runs_no_attention_plans_and_what_is_too_large_says_so(monkeypatch):
+    asked = []
+
+    def read(*_given):
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(whole_target, "avoid_attention_plans", asked.append)
+    monkeypatch.setattr(whole_target, "_read", read)
+    with pytest.raises(DFlashError, match="the target does not fit"):
+        WholeTarget(TargetConfig(model="random:tiny"), cpu, (0,))
+    assert asked == [cpu]

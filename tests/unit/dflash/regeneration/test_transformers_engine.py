@@ -4,11 +4,13 @@ import re
 
 import numpy as np
 import pytest
+import torch
 
 from dflash.contract.config import load_config
 from dflash.contract.errors import DFlashError
 from dflash.contract.regeneration import RegenerationChoice
 from dflash.data.tokenizer import ChatTokenizer, SpecialIds, open_embedded_tokenizer
+from dflash.regeneration import transformers_engine
 from dflash.regeneration.answers import Request
 from dflash.regeneration.decoding import Generated
 from dflash.regeneration.transformers_engine import TransformersEngine
@@ -116,3 +118,23 @@ def test_prompts_without_room_for_an_answer_are_refused(engine):
     ((_, answer),) = next(engine.answer([long]))
     assert answer.finish == "refused"
     assert answer.reason.startswith("too long: ")
+
+
+def test_where_it_runs_no_attention_plans_and_what_is_too_large_says_so(monkeypatch):
+    asked = []
+
+    def load(*_given):
+        raise RuntimeError("CUDA error: out of memory")
+
+    monkeypatch.setattr(transformers_engine, "avoid_attention_plans", asked.append)
+    monkeypatch.setattr(TransformersEngine, "_load", load)
+    with pytest.raises(DFlashError, match="the target does not fit"):
+        TransformersEngine(load_config(None, ["devices.kind=logical"]), RegenerationChoice(to="unused"))
+    assert asked == [torch.device("cpu")]
+
+
+def test_a_target_that_runs_on_slow_kernels_is_told(monkeypatch):
+    said = []
+    monkeypatch.setattr(transformers_engine, "slow_recurrence", lambda spec: f"{spec.model_type} is slow")
+    TransformersEngine(load_config(None), RegenerationChoice(to="unused"), said.append)
+    assert said == ["warning: qwen3 is slow"]
