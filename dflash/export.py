@@ -5,8 +5,8 @@ DIR/
   config.json          see dflash/drafter_config.py
   export.json          source, target, and what block size means to each engine; loaders do not look at it
 
-The directory appears whole or not at all, and never takes the place of one that holds anything. Knows nothing
-of optimizers.
+The directory appears whole or not at all, and never takes the place of one that holds anything; into the
+working directory config.json comes last, without which nothing loads the rest. Knows nothing of optimizers.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
+from safetensors import SafetensorError
 
 from dflash.attention import full, sliding
 from dflash.checkpoints.files import facts_of_files
@@ -26,6 +27,7 @@ from dflash.contract.errors import CheckpointError, DamagedError, DFlashError, R
 from dflash.contract.rundir import utc_now, write_json
 from dflash.contract.versions import own_name
 from dflash.drafter import Drafter, DrafterSpec
+from dflash.drafter_config import config_name
 from dflash.drafter_files import open_drafter, write_drafter
 
 export_name: Final = "export.json"
@@ -50,6 +52,7 @@ def export_drafter(source: str, to: Path, dtype: str = "bfloat16") -> dict[str, 
     Raises CheckpointError for a checkpoint that is not there, is damaged or is not finite, UsageError for a
     directory that holds something, DFlashError when it cannot be written.
     """
+    told, to = to, to.resolve()
     _check_free(to)
     found = find_whole(source)
     drafter = open_drafter(found.path)
@@ -63,13 +66,22 @@ def export_drafter(source: str, to: Path, dtype: str = "bfloat16") -> dict[str, 
         document = describe_export(found, drafter, temporary)
         write_json(temporary / export_name, document)
         _sync(temporary)
-        temporary.rename(to)
-    except (OSError, RunError) as error:
+        _take_place(temporary, to)
+    except (OSError, SafetensorError, RunError) as error:
         reason = error.what if isinstance(error, RunError) else error
         raise DFlashError(f"the export cannot be written: {reason}", where=str(to)) from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return {"path": str(to), **document}
+    return {"path": str(told), **document}
+
+
+def _take_place(temporary: Path, to: Path) -> None:
+    """What is written becomes `to`. The shell's own directory must stay the one that it is."""
+    if to != Path.cwd():
+        temporary.rename(to)
+        return
+    for path in sorted(temporary.iterdir(), key=lambda path: path.name == config_name):
+        path.rename(to / path.name)
 
 
 def _check_free(to: Path) -> None:

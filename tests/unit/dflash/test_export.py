@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 
 from dflash.attention import full, sliding
 from dflash.checkpoints.files import facts_of_files, write_whole
@@ -16,6 +16,7 @@ from dflash.contract.errors import CheckpointError, DFlashError, UsageError
 from dflash.drafter import DrafterSpec, init_drafter
 from dflash.drafter_files import open_drafter, write_drafter
 from dflash.export import describe, doubts_of_servers, export_drafter
+from tests.small_checkpoints import no_file_larger_than
 
 spec = DrafterSpec(
     hidden=32,
@@ -188,6 +189,37 @@ def test_a_write_that_fails_leaves_nothing(run, tmp_path, monkeypatch):
         export_drafter(str(run), tmp_path / "out")
     assert caught.value.exit_code == 1
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_a_disk_that_fills_up_while_tensors_are_written_is_told(run, tmp_path):
+    """Of the tensors' file it is safetensors that says so."""
+    with (
+        no_file_larger_than(10_000),
+        pytest.raises(DFlashError, match=r"the export cannot be written: .*too large") as caught,
+    ):
+        export_drafter(str(run), tmp_path / "out")
+    assert (type(caught.value), type(caught.value.__cause__)) == (DFlashError, SafetensorError)
+    assert (caught.value.exit_code, caught.value.where) == (1, str(tmp_path / "out"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+
+
+def test_an_empty_working_directory_is_filled_and_stays_the_same_one(run, tmp_path, monkeypatch):
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert export_drafter(str(run), Path())["path"] == "."
+    # Asked of the directory that the process stands in, not of what has its name now.
+    assert sorted(path.name for path in Path().iterdir()) == [
+        "config.json",
+        "export.json",
+        "model.safetensors",
+    ]
+    assert open_drafter(Path()).spec == spec
+    with pytest.raises(UsageError, match="never overwrites"):
+        export_drafter(str(run), Path())
+    (tmp_path / "here" / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "here" / "sub")
+    export_drafter(str(run), Path("../../there"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["here", "run", "there"]
 
 
 def test_the_command_tells_people_or_machines(run, tmp_path, capfd):
