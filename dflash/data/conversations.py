@@ -55,6 +55,7 @@ class Conversation:
     id: str | None
     messages: tuple[dict[str, Any], ...]  # role (system, user, assistant, tool), content (text), see _pass_on
     tools: tuple[dict[str, Any], ...] = ()  # descriptions of what the assistant may call
+    untrained: tuple[int, ...] = ()  # messages that are answers with weight 0, from 0
     warnings: tuple[str, ...] = ()
 
 
@@ -96,16 +97,19 @@ def normalize(raw: RawRow, *, prompts: bool = False) -> Conversation | RefusedRo
     try:
         row = _parse(raw)
         row_id = _id_of(row)
-        messages, warnings = normalize_row(row, prompts=prompts)
+        messages, untrained, warnings = normalize_row(row, prompts=prompts)
         tools = _find_tools(row)
     except RowError as error:
         return RefusedRow(file=raw.file, line=raw.line, id=row_id, reason=str(error))
+    except RecursionError:
+        return RefusedRow(file=raw.file, line=raw.line, id=row_id, reason="not JSON: nested too deep")
     return Conversation(
         file=raw.file,
         line=raw.line,
         id=row_id,
         messages=tuple(messages),
         tools=tools,
+        untrained=tuple(untrained),
         warnings=tuple(warnings),
     )
 
@@ -148,29 +152,69 @@ def _id_of(row: Mapping[str, Any]) -> str | None:
     return None if value is None else str(value)[:100]
 
 
-def normalize_row(row: Mapping[str, Any], *, prompts: bool = False) -> tuple[list[dict[str, Any]], list[str]]:
-    """The messages of a row, and warnings about it. `prompts`: see `normalize`. Raises RowError."""
+def normalize_row(
+    row: Mapping[str, Any], *, prompts: bool = False
+) -> tuple[list[dict[str, Any]], list[int], list[str]]:
+    """The messages of a row, which of them are answers not to train, and warnings. Raises RowError.
+
+    `prompts`: see `normalize`.
+    """
     turns, warnings = _find_list(row)
+    turns = _put_system_first(row, turns, warnings)
     if prompts:
-        turns = [_without_answer(turn) for turn in turns]
+        turns = [_without_answer(turn, i) for i, turn in enumerate(turns, start=1)]
     messages = [_normalize_message(turn, f"message {i}") for i, turn in enumerate(turns, start=1)]
     previous: dict[str, Any] = {"role": ""}
     for i, message in enumerate(messages, start=1):
         _check_order(message, previous, i)
         previous = message
     if prompts:
-        return _only_prompts(messages), warnings
-    answered = [i for i, message in enumerate(messages, start=1) if message["role"] == "assistant"]
+        return _only_prompts(messages), [], warnings
+    answered = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
     if not answered:
         raise RowError("no supervised token: no answer by an assistant")
+    untrained = [i for i in answered if _weighs_nothing(turns[i], warnings)]
+    trained = [i for i in answered if i not in untrained]
+    if not trained:
+        raise RowError("no supervised token: every answer has weight 0")
     # What comes after the last answer is never learnt from.
-    return messages[: answered[-1]], warnings
+    return messages[: trained[-1] + 1], [i for i in untrained if i < trained[-1]], warnings
 
 
-def _without_answer(turn: Any) -> Any:
-    """The turn, or one that says nothing in place of an assistant's."""
+def _put_system_first(row: Mapping[str, Any], turns: list[Any], warnings: list[str]) -> list[Any]:
+    """The turns after the system's that a row may have beside them; their own goes before that one."""
+    text = row.get("system")
+    if text is None or (isinstance(text, str) and not text.strip()):
+        return turns
+    if not isinstance(text, str):
+        warnings.append("system beside the turns is no text; it was left out")
+        return turns
+    first = turns[0] if isinstance(turns[0], dict) else {}
+    speaker = _first_given(first, "role", "from")
+    if isinstance(speaker, str) and roles.get(speaker.strip().lower()) == "system":
+        if _first_given(first, "content", "value") != text:
+            warnings.append("system beside the turns and the first turn differ; the turn was used")
+        return turns
+    return [{"role": "system", "content": text}, *turns]
+
+
+def _weighs_nothing(turn: Mapping[str, Any], warnings: list[str]) -> bool:
+    """Whether an answer is there to be read only: `weight` 0, as in fine-tuning files of OpenAI."""
+    weight = turn.get("weight")
+    if weight is not None and weight not in (0, 1):
+        warnings.append("an answer has a weight that is neither 0 nor 1; it was taken for 1")
+    return bool(weight == 0)
+
+
+def _without_answer(turn: Any, number: int) -> Any:
+    """The turn, or one that says nothing in place of an assistant's. Raises RowError for one by a tool."""
     speaker = _first_given(turn, "role", "from") if isinstance(turn, dict) else None
-    if isinstance(speaker, str) and roles.get(speaker.strip().lower()) == "assistant":
+    role = roles.get(speaker.strip().lower()) if isinstance(speaker, str) else None
+    if role == "tool":
+        raise RowError(
+            f"tool turns: message {number} is by a tool, and what it would say to a new call nobody knows"
+        )
+    if role == "assistant":
         return {"role": "assistant", "content": "-"}
     return turn
 

@@ -154,6 +154,39 @@ def test_what_templates_read_is_passed_on_and_the_rest_is_not(tmp_path):
     )
 
 
+def test_a_system_text_beside_the_turns_goes_before_them(tmp_path):
+    turns = [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]
+    first = {"from": "system", "value": "s"}
+    plain = read_row(tmp_path, {"conversations": [first, *turns]})
+    for row in ({"system": "s", "conversations": turns}, {"system": "s", "conversations": [first, *turns]}):
+        assert read_row(tmp_path, row) == plain
+    assert [m["role"] for m in plain.messages] == ["system", "user", "assistant"]
+    for nothing in ("", " ", None):
+        assert len(read_row(tmp_path, {"system": nothing, "conversations": turns}).messages) == 2
+    other = read_row(tmp_path, {"system": "t", "conversations": [first, *turns]})
+    assert (other.messages, len(other.warnings)) == (plain.messages, 1)
+    strange = read_row(tmp_path, {"system": {"a": 1}, "conversations": turns})
+    assert (strange.messages, len(strange.warnings)) == (plain.messages[1:], 1)
+    raw = RawRow(file="f", line=1, payload={"system": "s", "conversations": turns})
+    assert [m["role"] for m in normalize(raw, prompts=True).messages] == ["system", "user", "assistant"]
+
+
+def test_answers_of_weight_0_are_not_trained(tmp_path):
+    def row(*weights):
+        turns = []
+        for weight in weights:
+            given = {} if weight is None else {"weight": weight}
+            turns += [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a", **given}]
+        return read_row(tmp_path, {"messages": turns})
+
+    assert (row(0, 1, 0, None).untrained, row(1, None).untrained) == ((1, 5), ())
+    cut = row(0.0, 1, 0)
+    assert (cut.untrained, len(cut.messages), cut.warnings) == ((1,), 4, ())
+    assert row(0, 0).reason == "no supervised token: every answer has weight 0"
+    odd = row(0.5, "0")
+    assert (odd.untrained, len(odd.warnings)) == ((), 2)
+
+
 def test_thinking_that_is_not_closed_is_refused_by_line_and_id():
     rows = list(read(cases / "c008_think_modes.jsonl"))
     (refused,) = (row for row in rows if isinstance(row, RefusedRow))
@@ -258,4 +291,11 @@ def test_prompts_that_cannot_be_answered_anew_are_refused():
     user, answer = {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}
     assert prompts_of({"role": "system", "content": "s"}).reason.startswith("no prompt")
     assert prompts_of(answer, user).reason.startswith("roles out of turn")
-    assert "called none" in prompts_of(user, answer, {"role": "tool", "content": "1"}).reason
+    call = {"role": "gpt", "content": None, "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}
+    for said in (call, answer):
+        for result in ({"role": "tool", "content": "1"}, {"from": "observation", "value": None}):
+            refused = prompts_of(user, said, result, answer)
+            assert refused.kind == "tool turns"
+            assert refused.reason.endswith(
+                "message 3 is by a tool, and what it would say to a new call nobody knows"
+            )
