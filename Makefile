@@ -21,7 +21,8 @@ demo: $(VENV)/installed  ## search the embedded default; print the best configur
 	$(BIN)/dflash-tune search --study-dir dflash-study --trials 6 --repeats 1
 
 test: $(VENV)/installed-dev $(VENV)/peers/installed  ## the whole test suite
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not alone" -n logical --maxprocesses 8 --dist loadfile
+	$(BIN)/python -m pytest -m alone
 
 check: $(VENV)/installed-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .

@@ -30,6 +30,26 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 settings.register_profile("default", deadline=None, derandomize="CI" in os.environ)
 settings.load_profile("default")
 
+# These judge by times, by who had a core, or of all processes: no other test may run beside them.
+alone = {
+    "integration": {
+        "test_field_stories",
+        "test_foreign_trainer",
+        "test_gil_contention",
+        "test_injected_faults",
+        "test_injected_links",
+        "test_kill_anytime",
+        "test_profiler_overhead",
+        "test_recorder",
+        "test_report_in_browser",
+        "test_study_in_browser",
+        "test_trials_in_place",
+    },
+    "profiler": {"test_gil_holder", "test_recorder"},
+    "samplers": {"test_gil", "test_gil_wait"},
+    "cli": {"test_fast_start", "test_live_command"},
+}
+
 browser_names = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
@@ -59,6 +79,9 @@ def repository() -> Path:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests that need hardware or a browser this machine lacks are not part of its suite."""
+    for item in items:
+        if item.path.stem in alone.get(item.path.parent.name, ()):
+            item.add_marker("alone")
     lacking = [name for name, has in (("gpu", _has_gpu), ("browser", _has_browser)) if not has()]
     left_out = [item for item in items if any(item.get_closest_marker(name) for name in lacking)]
     if left_out:
