@@ -30,11 +30,11 @@ class Evaluations:
 
     def evaluate(self, group: ReplicaGroup, step: int, probe: Probe, wanted: Callable[[], bool]) -> None:
         """Evaluate after `step` steps, which are made; nothing when it is no longer `wanted` meanwhile."""
-        if self.held_out is None or (self.done and self.done[-1].step == step):
+        if self.held_out is None or self._has(step):
             return
         try:
             evaluation = self.held_out.evaluate(group.leader, step, probe, wanted)
-        except RuntimeError as error:
+        except Exception as error:  # noqa: BLE001 - training is worth more than whatever fails here
             self.held_out = None
             first_line = (str(error).splitlines() or [type(error).__name__])[0]
             self.warn(f"step {step}: the evaluation failed, there will be no more: {first_line}")
@@ -44,9 +44,13 @@ class Evaluations:
             probe.mark("evaluation", window=step - 1, note=json.dumps(evaluation.to_json()))
             self.told(evaluation)
 
-    def close(self, group: ReplicaGroup, probe: Probe) -> None:
-        """The last one, after the stages have ended."""
+    def close(self, group: ReplicaGroup, probe: Probe, wanted: Callable[[], bool]) -> None:
+        """The last one, after the stages have ended; nothing where the last step has been evaluated."""
         step = group.optimizer.steps_done
-        if self.held_out is not None and self._every > 0 and step:
-            with probe.span("evaluate", window=step - 1):
-                self.evaluate(group, step, probe, lambda: True)
+        if self.held_out is None or self._every == 0 or not step or self._has(step):
+            return
+        with probe.span("evaluate", window=step - 1):
+            self.evaluate(group, step, probe, wanted)
+
+    def _has(self, step: int) -> bool:
+        return bool(self.done) and self.done[-1].step == step

@@ -7,6 +7,7 @@ changes nothing, so that a run's result is the same to the bit with and without.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dflash.attention import upload
@@ -45,7 +47,7 @@ class Evaluation:
 
     step: int
     documents: int
-    loss: float  # as in training: the same objective, the same division
+    loss: float | None  # as in training: the same objective, the same division; None: not finite
     slot_correct: tuple[int, ...]  # by slot of the block, [b]
     slot_counted: tuple[int, ...]
     acceptance: Acceptance
@@ -70,11 +72,12 @@ class Evaluation:
     def line(self) -> str:
         """For the console."""
         told = self.to_json()
-        length, accuracy = (
-            "n/a" if told[name] is None else f"{told[name]:.3f}" for name in ("acceptance_length", "accuracy")
+        length, loss, accuracy = (
+            "n/a" if told[name] is None else f"{told[name]:.3f}"
+            for name in ("acceptance_length", "loss", "accuracy")
         )
         return (
-            f"held out, step {self.step}: acceptance length {length}, loss {self.loss:.3f}, "
+            f"held out, step {self.step}: acceptance length {length}, loss {loss}, "
             f"accuracy {accuracy} ({self.documents} documents, {self.seconds:.1f} s)"
         )
 
@@ -86,6 +89,20 @@ class _Part:
     batch: Batch
     taps: Tensor  # [T, F*H] on the CPU
     answers: tuple[tuple[Answer, ...], ...]
+
+
+def choose(documents: Documents, config: TrainConfig, token_bytes: int) -> NDArray[np.int64]:
+    """Numbers, ascending, of those of `documents` to evaluate on. `token_bytes`: of a token's states."""
+    numbers = smallest_keys(documents, config.data.seed)[: config.run.evaluate_documents]
+    fits = np.cumsum(documents.lengths[numbers]) * token_bytes <= most_state_bytes
+    return np.sort(numbers[: max(1, int(fits.sum()))])
+
+
+def planned_bytes(documents: Documents | None, config: TrainConfig, token_bytes: int) -> int:
+    """What a run is going to keep of the states of documents held out."""
+    if documents is None or config.run.evaluate_every == 0:
+        return 0
+    return int(documents.lengths[choose(documents, config, token_bytes)].sum()) * token_bytes
 
 
 class HeldOut:
@@ -104,10 +121,7 @@ class HeldOut:
 
         `taps`: layers that it gives the states of. `layout`: of the rows that it is given.
         """
-        token_bytes = taps * target.spec.hidden * target.dtype.itemsize
-        numbers = smallest_keys(documents, config.data.seed)[: config.run.evaluate_documents]
-        fits = np.cumsum(documents.lengths[numbers]) * token_bytes <= most_state_bytes
-        numbers = np.sort(numbers[: max(1, int(fits.sum()))])
+        numbers = choose(documents, config, taps * target.spec.hidden * target.dtype.itemsize)
         chosen = Documents(ChosenDocuments(documents, numbers), documents.books)
         parts = []
         for batch in batches(chosen, _as_one_window(config, chosen), layout=layout):
@@ -120,7 +134,8 @@ class HeldOut:
     ) -> Evaluation | None:
         """What the replica's drafter comes to; returns once it is known. None when no longer `wanted`.
 
-        Its weights must be those of the last step, or on their way there.
+        Its weights must be those of the last step, or on their way there. Raises RuntimeError when the
+        documents say nothing: states that are absent or not finite, or no slot that counts.
         """
         started = time.monotonic()
         rows: list[Tensor] = []
@@ -136,10 +151,13 @@ class HeldOut:
                     rows.append(replica.measure(HiddenStates(batch=part.batch, taps=taps)).cpu())
                     measured += _measure_texts(replica, part, taps)
         sums = WindowSums.of(torch.stack(rows).double().sum(0).tolist())
+        if trouble := sums.trouble():
+            raise RuntimeError(f"of the documents held out: {trouble[1]}")
+        loss = sums.numerator / self._parts[0].batch.window.denominator
         return Evaluation(
             step=step,
             documents=self.documents,
-            loss=sums.numerator / self._parts[0].batch.window.denominator,
+            loss=loss if math.isfinite(loss) else None,
             slot_correct=sums.slot_correct,
             slot_counted=sums.slot_counted,
             acceptance=summarize(measured, replica.drafter.spec.block_size),

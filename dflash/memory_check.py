@@ -29,6 +29,7 @@ from dflash.data.tokenizer import ChatTokenizer, open_tokenizer
 from dflash.devices import Device, DeviceSet, open_devices, resolve_dtype
 from dflash.drafter import DrafterSpec
 from dflash.drafter_kernels import takes_tiles
+from dflash.held_out import planned_bytes
 from dflash.mask_token import resolve_mask_token
 from dflash.packing import LayoutKind, lay_out, pack
 from dflash.routes import Route, find_routes
@@ -123,8 +124,8 @@ def plan_run(config: TrainConfig) -> MemoryPlan:
     """The plan of a run that nobody has prepared. Raises UsageErrors as `prepare` would."""
     tokenizer, devices = open_tokenizer(config.target, config.data), open_devices(config)
     routes = find_routes(devices, config.transport_choice, config.devices)
-    documents, _ = hold_out(load_documents(config, tokenizer), config)
-    return make_plan(config, devices, documents, tokenizer, routes)
+    documents, held_out = hold_out(load_documents(config, tokenizer), config)
+    return make_plan(config, devices, documents, tokenizer, routes, held_out=held_out)
 
 
 def make_plan(
@@ -134,10 +135,13 @@ def make_plan(
     tokenizer: ChatTokenizer,
     routes: Sequence[Route],
     held_bytes: Mapping[str, int] | None = None,
+    *,
+    held_out: Documents | None = None,
 ) -> MemoryPlan:
     """The plan of a run on these devices with these documents. `routes`: of `find_routes`.
 
-    `held_bytes`: what this process has already at each place and the run takes over or reuses.
+    `held_bytes`: what this process has already at each place and the run takes over or reuses. `held_out`:
+    documents that are not trained on.
     """
     model = read_config(config.target.model)
     spec = TargetSpec.of(model, config.target.model)
@@ -146,10 +150,9 @@ def make_plan(
     drafter = DrafterSpec.of(config.drafter, spec, taps, mask_token_id=mask)
     device_type = devices.targets[0].torch_device.type
     batch, several = _largest_batch(documents, config, _likely_layout(config, spec, device_type))
+    each_bytes = resolve_dtype(config.target.dtype, device_type).itemsize
     facts = Facts(
-        target=_target_shape(
-            model, spec, taps[-1] + 1, resolve_dtype(config.target.dtype, device_type).itemsize
-        ),
+        target=_target_shape(model, spec, taps[-1] + 1, each_bytes),
         drafter=_drafter_shape(drafter, resolve_dtype(config.drafter.dtype, device_type).itemsize),
         batch=batch,
         targets=tuple(_place(device) for device in devices.targets),
@@ -165,6 +168,7 @@ def make_plan(
         data_tokens=documents.tokens,
         prefetch_depth=config.pipeline.prefetch_depth,
         checkpoints=config.run.checkpoint_every >= 0,
+        held_out_bytes=planned_bytes(held_out, config, len(taps) * spec.hidden * each_bytes),
     )
     free: dict[str, int | None] = {host: _host_free_bytes()}
     for device in devices.all:

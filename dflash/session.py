@@ -108,6 +108,7 @@ class Session:
             if self._feed is not None:
                 self._feed.start(trackers, self.run.path, self.config.values(), trainer.warn)
             trainer.warned = lambda text: say(f"warning: {text}")
+            trainer.interrupted = lambda: bool(self.interruption.received)
             with self._traced(trainer, tap):
                 self.interruption.trainer = trainer
                 result = trainer.run(lambda: self._watch(trainer))
@@ -168,6 +169,7 @@ class Session:
             transport_edges=[route.to_json() for route in trainer.routes] or None,
             resumed=None if trainer.resumption is None else trainer.resumption.to_json(),
             prepared_s={name: round(seconds, 3) for name, seconds in trainer.prepared.seconds.items()},
+            data=_count_data(trainer),
         )
         say(f"prepared in {trainer.prepared.describe()}")
         for line in describe_routes(trainer.routes):
@@ -185,14 +187,26 @@ class Session:
             f"split {self.config.split} on {where}; transport {choice}; "
             f"{len(trainer.documents.lengths)} documents, {trainer.total_steps} steps"
         )
+        self._announce_rows(trainer)
         self._announce_held_out(trainer)
         self._announce_resumption(trainer)
+
+    def _announce_rows(self, trainer: Trainer) -> None:
+        troubles = trainer.documents.books.warnings
+        for trouble in troubles:
+            say(f"warning: {trouble}")
+            trainer.probe.mark("warning", note=trouble)
+        if troubles:
+            say("`dflash-train check-data` lists the rows")
 
     def _announce_held_out(self, trainer: Trainer) -> None:
         trainer.evaluations.told = lambda evaluation: say(evaluation.line())
         every, held_out = self.config.run.evaluate_every, trainer.evaluations.held_out
-        if held_out is not None:
-            say(f"held out: {held_out.documents} documents, evaluated every {every} steps and at the end")
+        if trainer.documents_held_out:
+            looked_at = "none evaluated (run.evaluate_every=0)"
+            if held_out is not None:
+                looked_at = f"{held_out.documents} of them evaluated every {every} steps and at the end"
+            say(f"held out: {trainer.documents_held_out} documents, {looked_at}")
         elif every and self.config.data.held_out > 0:
             say("warning: data.held_out is so small that no document is held out: nothing is evaluated")
 
@@ -277,6 +291,18 @@ class Session:
             "last_loss": result.losses[-1] if result and result.losses else None,
             "checkpoint": str(result.checkpoint) if result and result.checkpoint else None,
         }
+
+
+def _count_data(trainer: Trainer) -> dict[str, int]:
+    """What became of the rows, for run.json."""
+    books = trainer.documents.books
+    return {
+        "rows_read": books.rows_read,
+        "rows_usable": books.rows_usable,
+        "rows_refused": len(books.refused),
+        "documents_cut": books.documents_cut,
+        "documents_held_out": trainer.documents_held_out,
+    }
 
 
 def say(text: str) -> None:

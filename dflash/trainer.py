@@ -87,6 +87,10 @@ class Trainer:
     prepared: Stopwatch  # what took how long before anything started
     window_done: Callable[[WindowInfo, WindowFigures], None] = lambda window, figures: None
     evaluations: Evaluations  # on documents held out
+    documents_held_out: int  # kept out of training, whether they are evaluated or not
+    interrupted: Callable[[], bool] = lambda: (
+        False
+    )  # whether the evaluation at the end is not wanted any more
     warned: Callable[[str], None] = lambda text: None
     _health: LossHealth = field(init=False, default_factory=LossHealth)
     _next_memory_s: float = field(init=False, default=0.0)
@@ -134,6 +138,9 @@ class Trainer:
         stages = self._stages()
         for device in self.devices.all:
             device.record().wait()  # weights were copied on this thread's streams, stages have their own
+        if not self.devices.emulated:
+            torch.cuda.empty_cache()  # of warm-ups and held-out states: streams cannot take each other's
+        for device in self.devices.all:
             device.forget_peaks()
         self._compilations.install()
         for stage in stages:
@@ -153,7 +160,7 @@ class Trainer:
         if self.checkpoints is not None:
             self.checkpoints.save(self.group, last=True)
         if self.state.stop_reason is None or self._timed_out:
-            self.evaluations.close(self.group, self.probe)
+            self.evaluations.close(self.group, self.probe, lambda: not self.interrupted())
         return self._result()
 
     def _supervise(self, stages: list[Stage], watch: Callable[[], None]) -> None:
@@ -389,6 +396,7 @@ def prepare(
         resumption=resumption,
         checkpoints=checkpoints,
         evaluations=evaluations,
+        documents_held_out=0 if worst_case or parts.held_out is None else len(parts.held_out.items),
         probe=probe,
         counters=Counters(course.total_steps, first_step=resumption.step if resumption else 0),
         prepared=taken,
@@ -431,7 +439,8 @@ def _find_place(
 def _plan_memory(
     config: TrainConfig, parts: HeldParts, documents: Documents, routes: Sequence[Route]
 ) -> MemoryPlan:
-    plan = make_plan(config, parts.devices, documents, parts.tokenizer, routes, parts.held_bytes())
+    held = parts.held_bytes()
+    plan = make_plan(config, parts.devices, documents, parts.tokenizer, routes, held, held_out=parts.held_out)
     if config.devices.memory_plan == "refuse":
         plan.check()
     return plan

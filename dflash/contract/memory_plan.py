@@ -64,6 +64,7 @@ class Facts:
     data_tokens: int  # of all documents
     prefetch_depth: int
     checkpoints: bool  # some are written
+    held_out_bytes: int = 0  # states of documents held out, kept for evaluations
 
     @property
     def emulated(self) -> bool:
@@ -294,7 +295,7 @@ def _waiting(facts: Facts, drafter: int) -> int:
 
 def _with_host(facts: Facts, lines: list[Line]) -> tuple[str, list[Line]]:
     """The worst moment of the host, and all lines: those of stages that run there as far as it has them."""
-    training = [_batches_waiting(facts), *_kept_for_drafters(facts)]
+    training = [_batches_waiting(facts), *_kept_for_drafters(facts), *_held_out(facts)]
     moments = {"training": training, "writing a checkpoint": [*training, *_checkpoint(facts)]}
     passing = sum(line.bytes for line in lines if line.place == host and line.passing)
     sums = {name: passing + sum(size for _, size, _ in found) for name, found in moments.items()}
@@ -323,6 +324,12 @@ def _kept_for_drafters(facts: Facts) -> list[Entry]:
     shape = facts.target
     frozen = (1 if shape.tied else 2) * shape.vocab * shape.hidden * shape.each_bytes
     return [("frozen embedding and head", frozen, "the target's, for the loss of all drafters")]
+
+
+def _held_out(facts: Facts) -> list[Entry]:
+    if not facts.held_out_bytes:
+        return []
+    return [("states of documents held out", facts.held_out_bytes, "kept for evaluations")]
 
 
 def _batches_waiting(facts: Facts) -> Entry:

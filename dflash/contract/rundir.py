@@ -158,6 +158,7 @@ def new_manifest(command: list[str]) -> dict[str, Any]:
         "links": None,
         "git": None,
         "workload": None,  # what must match for two runs to be comparable
+        "data": None,  # what became of the rows
         "books": None,  # documents, batches, steps counted at the end
         "resumed": None,  # the checkpoint that it goes on from, and what has changed since
         "evaluations": None,  # of documents held out, in order, as in the events

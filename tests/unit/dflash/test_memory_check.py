@@ -86,6 +86,16 @@ def test_slabs_are_planned_only_where_a_pair_goes_through_the_host() -> None:
     assert path(*slow_peers, "devices.gpus=1") == "peer"
 
 
+def test_states_of_documents_held_out_are_counted_on_the_host() -> None:
+    knobs = ("data.held_out=0.3", "run.evaluate_documents=3", "run.evaluate_every=1")
+    plan, held_out = plan_run(configure(*knobs)), prepare(configure(*knobs)).evaluations.held_out
+    assert held_out is not None
+    (line,) = [line for line in plan.ledger.lines if line.name == "states of documents held out"]
+    assert (line.place, line.bytes) == ("host", held_out.state_bytes)
+    for unkept in ("data.held_out=0", "run.evaluate_every=0"):
+        assert plan_run(configure(*knobs, unkept)).facts.held_out_bytes == 0
+
+
 def test_weights_are_counted_without_being_loaded() -> None:
     config = configure()
     plan, trainer = plan_run(config), prepare(config)
