@@ -68,11 +68,20 @@ def find_settings(resumed: Path | None) -> Path | None:
 
 def _check_there(data_path: str) -> None:
     """What can be told of the data at once; the trainer, which reads it, tells the rest."""
-    path = Path(data_path)
-    if data_path and not path.exists():
+    if data_path and (trouble := _trouble(Path(data_path))):
         raise DataError(
             "the data cannot be used",
             where=data_path,
-            found="a link to nothing" if path.is_symlink() else "nothing of that name",
+            found=trouble,
             expected="a JSONL, JSON, Parquet or Arrow file of conversations, or a directory of such",
         )
+
+
+def _trouble(path: Path) -> str:
+    """Why there is nothing at a path, as far as that is known; empty where there is."""
+    try:
+        if path.exists():
+            return ""
+        return "a link to nothing" if path.is_symlink() else "nothing of that name"
+    except OSError as error:  # a name that is too long, a directory that may not be looked into
+        return error.strerror or str(error)
