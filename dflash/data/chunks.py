@@ -104,7 +104,7 @@ class _Taking:
     def _make_document(self, row: Conversation) -> _Document | str:
         """The document of a row, or the reason why there is none."""
         try:
-            rendered = self.tokenizer.render(row.messages, row.tools)
+            rendered = self.tokenizer.render(row.messages, row.tools, row.untrained)
         except RenderError as error:
             return str(error)
         limit, total = self.config.data.max_length, len(rendered.ids)

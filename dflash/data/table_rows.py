@@ -17,7 +17,7 @@ from dflash.contract.errors import DataError
 from dflash.data.raw_rows import RawRow
 
 list_names = ("messages", "conversations")  # where a row keeps its turns, first choice first
-wanted_columns = (*list_names, "id", "tools")
+wanted_columns = (*list_names, "id", "tools", "system")
 
 _rows_at_once = 512
 

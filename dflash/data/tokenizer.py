@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -60,6 +61,15 @@ class SpecialIds:
     unk: int | None
 
 
+@contextmanager
+def _nested_within_reason() -> Iterator[None]:
+    """Templates and JSON go down into tools and calls by recursion: RenderError where Python ends that."""
+    try:
+        yield
+    except RecursionError:
+        raise RenderError("not fit for the chat template: nested too deep") from None
+
+
 class ChatTokenizer:
     """A tokenizer with its chat template. Takes over `backend`; not for several threads at once."""
 
@@ -81,13 +91,20 @@ class ChatTokenizer:
         ids = backend.get_vocab(with_added_tokens=True).values()
         self.vocab_size: int = 1 + max(ids)  # embedding rows needed
 
-    def render(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> Rendered:
-        """Token ids and loss mask of a conversation. Raises RenderError."""
+    @_nested_within_reason()
+    def render(
+        self, messages: Sequence[Message], tools: Sequence[Tool] = (), untrained: Collection[int] = ()
+    ) -> Rendered:
+        """Token ids and loss mask of a conversation; the answers `untrained`, by message, are read only.
+
+        Raises RenderError.
+        """
         spelling = [index for index, message in enumerate(messages) if self._spells_special(message, index)]
         if tools and (spelled := self._find_special(tools)):
             raise RenderError(f"special token in data: the tools spell {spelled}")
         chat = self._reader.read(messages, tools, spelling)
-        turns = chat.turns[-1:] if self._last_only else chat.turns
+        turns = _trained(chat.turns, messages, untrained) if untrained else chat.turns
+        turns = turns[-1:] if self._last_only else turns
         # The target begins an answer with a token of its own, never in the middle of one of the prompt's.
         cuts = {turn.start for turn in turns}
         encoded = self._encoder.encode(chat.text, cuts, chat.verbatim)
@@ -97,6 +114,7 @@ class ChatTokenizer:
         notes = [note for turn in turns for note in turn.notes]
         return Rendered(ids=encoded.ids, loss_mask=self._mask(encoded, turns), notes=(*notes, *chat.notes))
 
+    @_nested_within_reason()
     def prompt(self, messages: Sequence[Message], tools: Sequence[Tool] = ()) -> NDArray[np.int32]:
         """The tokens after which the target would write its next answer. Raises RenderError."""
         answered = [*messages, {"role": "assistant", "content": "-"}]
@@ -157,6 +175,14 @@ class ChatTokenizer:
         """A special token spelled anywhere in `value`, which is not text that could be kept apart."""
         text = json.dumps(value, ensure_ascii=False, default=str)
         return next((special for special in self._encoder.special_spellings if special in text), None)
+
+
+def _trained(turns: Sequence[Turn], messages: Sequence[Message], untrained: Collection[int]) -> list[Turn]:
+    """The turns but for those of the messages `untrained`. Raises RenderError when nobody can tell which."""
+    answers = [index for index, message in enumerate(messages) if message["role"] == "assistant"]
+    if len(turns) != len(answers):
+        raise RenderError("not fit for the chat template: it leaves out answers, and some have weight 0")
+    return [turn for index, turn in zip(answers, turns, strict=True) if index not in untrained]
 
 
 def open_tokenizer(target: TargetConfig, data: DataConfig | None = None) -> ChatTokenizer:

@@ -22,10 +22,16 @@ def talk(text: str) -> list[dict[str, object]]:
 
 def test_only_columns_that_mean_something_are_read(tmp_path):
     table = pa.table(
-        {"id": [7], "score": [0.5], "messages": pa.array([talk("a")], turn_type), "text": ["x" * 9]}
+        {
+            "id": [7],
+            "score": [0.5],
+            "messages": pa.array([talk("a")], turn_type),
+            "text": ["x" * 9],
+            "system": ["s"],
+        }
     )
     (raw,) = read(tmp_path / "t.parquet", table)
-    assert raw.payload == {"id": 7, "messages": talk("a")}
+    assert raw.payload == {"id": 7, "messages": talk("a"), "system": "s"}
 
 
 def test_nulls_inside_a_row_are_things_not_given(tmp_path):

@@ -179,6 +179,25 @@ def test_a_header_that_takes_blanks_along_does_not_take_those_of_the_answer():
     assert tokenizer.decode(rendered.ids[rendered.loss_mask]) == "\n ab!"
 
 
+def test_answers_that_are_not_to_be_trained_are_read(embedded):
+    talk = as_messages([("one", "a"), ("two", "b"), ("three", "c")])
+    whole, some = embedded.render(talk), embedded.render(talk, (), (1, 5))
+    assert embedded.decode(some.ids[some.loss_mask]) == "b<|im_end|>"
+    assert embedded.decode(some.ids) == embedded.decode(whole.ids)
+    silent = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "", "tool_calls": []}, *talk]
+    with pytest.raises(RenderError, match="some have weight 0"):
+        embedded.render(silent, (), (1,))
+
+
+def test_what_is_nested_too_deep_is_refused(embedded):
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    for ask in (embedded.render, embedded.prompt):
+        with pytest.raises(RenderError, match="not fit for the chat template: nested too deep"):
+            ask(chat, [{"a": deep}])
+
+
 def test_a_special_token_spelled_in_a_call_or_a_tool_is_refused(embedded):
     call = {"function": {"name": "f", "arguments": {"text": "<|im_end|>"}}}
     calling = {"role": "assistant", "content": "", "tool_calls": [call]}
