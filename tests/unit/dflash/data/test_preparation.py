@@ -28,10 +28,10 @@ def configure(**knobs: object) -> TrainConfig:
 def slowly(tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch, line: int, seconds: float) -> None:
     render = tokenizer.render
 
-    def render_slowly(messages, tools=()):
+    def render_slowly(messages, tools=(), untrained=()):
         if messages[0]["content"] == str(line):
             time.sleep(seconds)
-        return render(messages, tools)
+        return render(messages, tools, untrained)
 
     monkeypatch.setattr(tokenizer, "render", render_slowly)
 
