@@ -151,7 +151,7 @@ def test_a_state_never_reaches_a_prediction_at_or_before_it(
     anchored = places[:, :1].expand(-1, block_size)
     reached = 0
     for document in range(3):
-        for position in range(0, batch.lengths[document], 5):
+        for position in range(0, batch.lengths[document], 8):
             changed = taps.clone()
             changed[start_of(batch, document) + position] += 1.0
             mine = owners == document
@@ -178,7 +178,7 @@ def test_a_token_never_reaches_a_prediction_at_or_before_it(
     places, owners = predicted(batch)
     anchored = places[:, :1].expand(-1, block_size)
     for document, number in enumerate(batch.documents):
-        for position in range(1, batch.lengths[document], 5):
+        for position in range(1, batch.lengths[document], 8):
             other = Texts(7)
             other.ids[number][position] = 100 + position
             changed = other.batch(layout, anchors)
@@ -202,7 +202,7 @@ def test_blocks_that_overlap_do_not_see_each_other(
     taps = target.forward(batch)
     gaps = batch.anchors.diff()
     assert bool((gaps < block_size).any())
-    for block, anchor in list(enumerate(batch.anchors.tolist()))[::4]:
+    for block, anchor in list(enumerate(batch.anchors.tolist()))[::7]:
         ids = batch.input_ids.clone()
         ids[anchor] = (ids[anchor] + 1) % 100
         changed = dataclasses.replace(batch, input_ids=ids)
@@ -298,7 +298,7 @@ def test_neither_kernel_lets_the_future_or_a_neighbour_in(
     owners = batch.document_ids[batch.anchors]
     before = losses(replica, view, batch, taps)
     for document in range(3):
-        for position in range(0, batch.lengths[document], 9):
+        for position in range(0, batch.lengths[document], 12):
             changed = taps.clone()
             first = start_of(batch, document)
             changed[first + position : first + batch.lengths[document]] += 1.0
