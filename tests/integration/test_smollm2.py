@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 import torch
@@ -22,10 +25,19 @@ pytestmark = [
 question = {"role": "user", "content": "What is the capital of France?"}
 
 
+@pytest.fixture
+def read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Transformers reads the file's head for configuration, tokenizer and weights each."""
+    gguf: Any = import_module("gguf")
+    for name in ("GGUFReader", "get_tensor_name_map"):
+        monkeypatch.setattr(gguf, name, cache(getattr(gguf, name)))
+
+
+@pytest.mark.usefixtures("read_once")
 def test_the_packaged_llama_answers_with_its_own_tokenizer_and_template() -> None:
     engine = TransformersEngine(
         load_config(None, ["target.model=smollm2", "devices.cpu_threads=2"]),
-        RegenerationChoice(to="unused", max_new_tokens=24),
+        RegenerationChoice(to="unused", max_new_tokens=12),
     )
     ((_, answer),) = next(iter(engine.answer([Request(row=0, turn=0, messages=(question,))])))
     assert "Paris" in answer.content
