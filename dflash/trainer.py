@@ -7,26 +7,20 @@ Knows nothing of command lines or exit codes.
 from __future__ import annotations
 
 import json
-import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
-from itertools import islice
 from pathlib import Path
 
 import torch
 
 from dflash.batch import Batch, WindowInfo
 from dflash.channel import Channel
-from dflash.checkpoints.identity import identify
-from dflash.checkpoints.reading import FoundCheckpoint
-from dflash.checkpoints.resumption import Resumption, find_named, resume
-from dflash.checkpoints.saving import CheckpointWriter, name_devices
+from dflash.checkpoints.resumption import Resumption, find_named
+from dflash.checkpoints.saving import CheckpointWriter
 from dflash.compilations import CompileWatch
-from dflash.compiling import guard_traces, warm_up
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DFlashError
 from dflash.contract.events import Probe, silent
@@ -35,12 +29,20 @@ from dflash.data.documents import Documents
 from dflash.devices import DeviceSet, Moment
 from dflash.edge_check import check_edges
 from dflash.evaluations import Evaluations
-from dflash.held_out import HeldOut
-from dflash.held_parts import HeldParts, Roles
+from dflash.held_parts import HeldParts
 from dflash.loss_health import LossHealth
-from dflash.memory_check import MemoryPlan, make_plan
+from dflash.memory_check import MemoryPlan
 from dflash.packing import LayoutKind
 from dflash.pipeline import PipelineState
+from dflash.preparing import (
+    check_memory,
+    find_place,
+    join_replicas,
+    most_bytes,
+    open_evaluations,
+    set_up_torch,
+    warm_up_on,
+)
 from dflash.replicas import ReplicaGroup
 from dflash.routes import Route, find_routes
 from dflash.schedule import open_schedule
@@ -58,7 +60,6 @@ from dflash.worst_case import make_worst
 
 join_grace_s = 20.0  # after a failure
 stop_grace_s = 120.0  # after a stop, when a long forward or a checkpoint may be worth waiting for
-warm_up_batches = 2  # the second one shows that sizes may change
 memory_every_s = 1.0  # between readings of the allocators
 
 
@@ -360,7 +361,7 @@ def prepare(
     with taken.part("links"):
         check_edges(devices, config.transport_choice)
         routes = find_routes(devices, config.transport_choice, config.devices)
-    _set_up_torch(config, devices)
+    set_up_torch(config, devices)
     with taken.part("checkpoint"):
         found = find_named(config)
     with probe.span("load"):
@@ -369,19 +370,18 @@ def prepare(
             if worst_case:
                 config, documents = make_worst(config, documents)
         with taken.part("memory plan"):
-            memory = _plan_memory(config, parts, documents, routes)
+            memory = check_memory(config, parts, documents, routes)
         roles = parts.take_roles(config, taken)
     with taken.part("drafters"):
-        course, resumption, checkpoints = _find_place(config, parts, roles, documents, found, run_path)
-        group = _join_replicas(config, roles, course, resumption, routes)
+        course, resumption, checkpoints = find_place(config, parts, roles, documents, found, run_path)
+        group = join_replicas(config, roles, course, resumption, routes)
     with taken.part("leak probe"):
         layout = parts.layout(config)
     if not parts.is_warm(config, layout):
         with taken.part("compiling"):
-            _warm_up(batches(documents, config, layout=layout), devices, roles.targets, group)
+            warm_up_on(batches(documents, config, layout=layout), devices, roles.targets, group)
     with taken.part("held out"):
-        evaluations = _open_evaluations(config, parts, roles, layout, worst_case=worst_case)
-    token_bytes = len(roles.taps) * roles.spec.hidden * roles.each_bytes
+        evaluations = open_evaluations(config, parts, roles, layout, worst_case=worst_case)
     return Trainer(
         config=config,
         devices=devices,
@@ -391,7 +391,7 @@ def prepare(
         layout=layout,
         memory=memory,
         routes=routes,
-        item_bytes=_tokens_at_once(config, documents) * token_bytes,
+        item_bytes=most_bytes(config, documents, roles),
         course=course,
         resumption=resumption,
         checkpoints=checkpoints,
@@ -401,97 +401,3 @@ def prepare(
         counters=Counters(course.total_steps, first_step=resumption.step if resumption else 0),
         prepared=taken,
     )
-
-
-def _find_place(
-    config: TrainConfig,
-    parts: HeldParts,
-    roles: Roles,
-    documents: Documents,
-    found: FoundCheckpoint | None,
-    run_path: Path | None,
-) -> tuple[Course, Resumption | None, CheckpointWriter | None]:
-    """The steps of the run, how it goes on from `found`, and what writes its checkpoints, if any."""
-    writes = run_path is not None and config.run.checkpoint_every >= 0
-    if found is None and not writes:
-        return Course.of(documents.lengths, config), None, None
-    spec, kinds = roles.replicas[0].drafter.spec, name_devices(parts.devices)
-    identity = identify(config, spec, documents, parts.tokenizer, roles.target_sample)
-    resumption = None if found is None else resume(found, identity, config, kinds)
-    begins_at = 0 if resumption is None else resumption.position.data_begins_at
-    course = Course.of(documents.lengths, config, begins_at)
-    if run_path is None or not writes:
-        return course, resumption, None
-    writer = CheckpointWriter(
-        directory=run_path / "checkpoints",
-        config=config,
-        identity=identity,
-        course=course,
-        devices=kinds,
-        saved_step=0 if resumption is None else resumption.step,
-    )
-    writer.clean()
-    if resumption is not None:
-        resumption.clear_way(writer.directory)
-    return course, resumption, writer
-
-
-def _plan_memory(
-    config: TrainConfig, parts: HeldParts, documents: Documents, routes: Sequence[Route]
-) -> MemoryPlan:
-    held = parts.held_bytes()
-    plan = make_plan(config, parts.devices, documents, parts.tokenizer, routes, held, held_out=parts.held_out)
-    if config.devices.memory_plan == "refuse":
-        plan.check()
-    return plan
-
-
-def _join_replicas(
-    config: TrainConfig,
-    roles: Roles,
-    course: Course,
-    resumption: Resumption | None,
-    routes: Sequence[Route],
-) -> ReplicaGroup:
-    """The drafters with their optimizer, as the run begins or goes on with them."""
-    ways = {(route.src, route.dst): route.path for route in routes}
-    group = ReplicaGroup(roles.replicas, config, course.total_steps, ways)
-    if resumption is not None:
-        resumption.restore(group, course)
-    return group
-
-
-def _open_evaluations(
-    config: TrainConfig, parts: HeldParts, roles: Roles, layout: LayoutKind, *, worst_case: bool
-) -> Evaluations:
-    every, documents = config.run.evaluate_every, parts.held_out
-    if worst_case or documents is None or every == 0:
-        return Evaluations(None, every)
-    held_out = HeldOut.of(documents, config, roles.targets[0], taps=len(roles.taps), layout=layout)
-    return Evaluations(held_out, every)
-
-
-def _set_up_torch(config: TrainConfig, devices: DeviceSet) -> None:
-    """What holds for the whole process."""
-    guard_traces()
-    if devices.emulated:
-        torch.set_num_threads(config.devices.cpu_threads)
-    if config.run.deterministic:
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without it matrix products refuse
-        torch.use_deterministic_algorithms(True)
-
-
-def _tokens_at_once(config: TrainConfig, documents: Documents) -> int:
-    """The most real tokens that a batch can have."""
-    return min(config.pipeline.token_budget, int(documents.lengths.sum()))
-
-
-def _warm_up(stream: Iterator[Batch], devices: DeviceSet, targets: list[Target], group: ReplicaGroup) -> None:
-    """Compile what is compiled on the first batches of a run, before there are threads."""
-    calls = [
-        *((d, t.forward) for d, t in zip(devices.targets, targets, strict=True) if t.compiled),
-        *((replica.device, replica.rehearse) for replica in group.replicas if replica.compiled),
-    ]
-    if calls:
-        first = islice(stream, warm_up_batches)
-        warm_up((device, partial(call, batch)) for batch in first for device, call in calls)
