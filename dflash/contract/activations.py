@@ -265,7 +265,7 @@ class DrafterWork:
             weights = max(weights, shape.layer_parameters - 3 * slots * shape.intermediate)
         return (
             Term("gradients of a layer's weights", weights, self._each),
-            Term("gradient of block states", 2 * slots * shape.hidden, self._each),
+            Term("gradient of block states", slots * shape.hidden, self._each),
             Term("gradients inside the MLP", 2 * slots * shape.intermediate, self._each),
             Term("gradient of the context", self.context * shape.hidden, self._each),
         )
