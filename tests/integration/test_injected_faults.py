@@ -91,7 +91,7 @@ def test_a_run_at_the_same_pace_without_a_fault_is_healthy(
 
 
 def test_a_hog_of_the_gil_is_named_in_a_recording(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = small_config(write_conversations(tmp_path / "conversations.jsonl"), max_steps=16)
+    config = small_config(write_conversations(tmp_path / "conversations.jsonl"), max_steps=40)
     (tmp_path / "run.toml").write_text(config.to_toml())
     monkeypatch.setenv(truth_variable, str(tmp_path / "truth.json"))
     command = [*python_command(), "run", str(tmp_path / "run.toml"), "--inject", "gil-hog:0.9"]
