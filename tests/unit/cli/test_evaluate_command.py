@@ -7,20 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cli.dflash_train import program
+from tests.handed_over import handed_over
 
 Call = Callable[..., tuple[int, str, str]]
-
-
-def handed_over(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> list[str]:
-    def become(_path: str, command: list[str]) -> None:
-        raise StopIteration(command)
-
-    monkeypatch.setattr("os.execv", become)
-    with pytest.raises(StopIteration) as stopped:
-        program.app(list(arguments), standalone_mode=False)
-    assert stopped.value.value[1:4] == ["-P", "-m", "dflash"]
-    return list(stopped.value.value[4:])
 
 
 def test_everything_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:

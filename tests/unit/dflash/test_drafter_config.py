@@ -8,29 +8,12 @@ import pytest
 
 from dflash.attention import full, sliding
 from dflash.contract.errors import CheckpointError
-from dflash.drafter import DrafterSpec
 from dflash.drafter_config import drafter_config, read_spec
+from tests.small_drafters import golden_spec
 
 golden = Path(__file__).parents[2] / "data" / "golden"
 
-spec = DrafterSpec(
-    hidden=64,
-    layers=3,
-    heads=4,
-    kv_heads=2,
-    head_dim=24,
-    intermediate=96,
-    taps=(1, 3, 5),
-    block_size=4,
-    layer_types=(full, full, full),
-    sliding_window=1,
-    mask_token_id=96,
-    rope_theta=1_000_000.0,
-    rms_eps=1e-6,
-    vocab=97,
-    max_positions=512,
-    target_layers=8,
-)
+spec = dataclasses.replace(golden_spec, sliding_window=1)  # as who reads a full one finds
 mixed = dataclasses.replace(spec, layer_types=(sliding, sliding, full), sliding_window=6)
 
 
