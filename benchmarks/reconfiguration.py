@@ -1,10 +1,11 @@
 """Whether a trial in place equals a fresh one, what it costs, and how far runs of one kind lie apart.
 
-    python benchmarks/reconfiguration.py --out FILE.json [--gpus 2 | --tiny] [--seconds 3] [--limit-s 115]
+    python benchmarks/reconfiguration.py --out FILE.json [--gpus 1 | --tiny] [--seconds 3] [--limit-s 115]
 
 One process takes two configurations in turn, also as A B B A; then each runs in fresh processes, again and
 again while the limit lasts. Of each trial: tokens/s with its interval, losses of the first windows, and how
-long it took beside its training. `--tiny` runs on logical devices that take their time by sleeping.
+long it took beside its training. On one GPU both roles share it. `--tiny` runs on logical devices that take
+their time by sleeping.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
+import torch
 
 from autotune.in_place import InPlaceRunner
 from autotune.telemetry import Outcome, Telemetry
@@ -191,7 +193,7 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--gpus", type=int, default=2)
+    parser.add_argument("--gpus", type=int, default=min(2, torch.cuda.device_count() or 2))
     parser.add_argument("--layers", type=int, default=18, help="of the target")
     parser.add_argument("--seconds", type=float, default=3.0, help="of training in a trial")
     parser.add_argument("--more", type=int, default=1, help="further rounds, while the limit lasts")

@@ -1,6 +1,6 @@
-"""A search of many configurations in place: the Qwen3-8B shape on two GPUs, or paced logical devices.
+"""A search of many configurations in place: the Qwen3-8B shape on one or two GPUs, or paced logical devices.
 
-    python benchmarks/search_on_gpus.py --out FILE.json [--splits 1-1,colocated-2] [--trials 64]
+    python benchmarks/search_on_gpus.py --out FILE.json [--gpus 1] [--splits 1-1,colocated-2] [--trials 64]
     python benchmarks/search_on_gpus.py --out FILE.json --tiny
 
 Split after split is searched by the default searcher, in one process each, with short trials; where it ends
@@ -30,6 +30,7 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import psutil
+import torch
 
 from autotune.default_searcher import default_searcher
 from autotune.default_space import make_space
@@ -46,6 +47,7 @@ from benchmarks.result_file import write_result
 from benchmarks.tuning_case import TuningCase
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DFlashError
+from dflash.contract.split import Split
 
 holder: Final = """
 import sys, time, torch
@@ -92,8 +94,9 @@ class Page:
             "drafter.checkpointing": ("none", "layers"),
             "objective.chunk_blocks": (64,) if tiny else (32, 128, 0),
         }
-        window = (512 if tiny else 8192) if split in ("colocated-2", "1-2", "2-2") else None
-        changes = [f"split={split}"] + ([f"window.tokens={window}"] if window else [])
+        changes = [f"split={split}"]
+        if Split.parse(split).drafters > 1:
+            changes.append(f"window.tokens={512 if tiny else 8192}")
         changes += [] if tiny else ["objective.chunk_blocks=128"]
         return make_space(self.case.config(*changes), read_machine(), choices, max_logical=4)
 
@@ -235,7 +238,8 @@ class Page:
 
     def write(self) -> None:
         """All so far."""
-        facts = {n: getattr(self.choice, n) for n in ("seconds", "limit_s", "tiny", "layers", "leave_gb")}
+        names = ("seconds", "limit_s", "tiny", "layers", "leave_gb")
+        facts = {"gpus_used": self.choice.gpus, **{name: getattr(self.choice, name) for name in names}}
         trials = [row for row in self.rows if row["kind"] in ("trial", "further")]
         in_place = [
             row["took_s"] for row in trials if (row.get("startup_s") or math.inf) < 0.5 * row["took_s"]
@@ -275,7 +279,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--splits", default="1-1,colocated-2")
+    parser.add_argument("--gpus", type=int, default=min(2, torch.cuda.device_count() or 2))
+    parser.add_argument("--splits", help="by default 1-1 and colocated on all GPUs")
     parser.add_argument("--trials", type=int, default=64, help="configurations, over all splits")
     parser.add_argument("--layers", type=int, default=18, help="of the target")
     parser.add_argument("--seconds", type=float, default=2.5, help="of training in a trial")
@@ -284,9 +289,15 @@ def main() -> int:
     parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", dest="changes")
     parser.add_argument("--tiny", action="store_true")
     choice = parser.parse_args()
+    choice.splits = choice.splits or f"1-1,colocated-{choice.gpus}"
     root = Path(tempfile.mkdtemp(prefix="search-"))
-    most_tokens = 256 if choice.tiny else 0
-    case = TuningCase(choice.tiny, choice.layers, most_tokens=most_tokens, changes=tuple(choice.changes))
+    case = TuningCase(
+        choice.tiny,
+        choice.layers,
+        choice.gpus,
+        most_tokens=256 if choice.tiny else 0,
+        changes=tuple(choice.changes),
+    )
     page = Page(choice, root, case)
     try:
         with neighbour(0.0 if choice.tiny else choice.leave_gb):

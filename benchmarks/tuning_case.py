@@ -31,7 +31,7 @@ class TuningCase:
 
     tiny: bool
     layers: int = 18  # of the Qwen3-8B shape's target
-    gpus: int = 2
+    gpus: int = 2  # that there are; with one, all roles share it
     most_tokens: int = 0
     changes: tuple[str, ...] = ()  # knobs, as on a command line
 
@@ -66,6 +66,7 @@ class TuningCase:
                 "pipeline.token_budget=2048",
                 "window.tokens=4096",
                 "devices.memory_plan=warn",
+                *(["devices.gpus=1"] if self.gpus == 1 else []),
             )
         )
         return load_config(

@@ -72,6 +72,7 @@ settings: Final = (
 least_windows: Final = 13  # of a run; ten of them have to be steady
 most_windows: Final = 60
 base_windows: Final = 26
+base_seconds: Final = 8  # at most, for each second of a run: with too few windows there is no forecast
 spare_s: Final = 4.0  # of the limit, for getting ready and writing
 
 
@@ -128,6 +129,7 @@ class Page:
                 "transport=peer",
                 f"devices.gpus={self.choice.gpus}",
                 "devices.memory_plan=warn",
+                "data.held_out=0",  # else every run ends with an evaluation
                 "run.epochs=40",
                 "run.checkpoint_every=-1",
                 "run.console_every_s=30",
@@ -162,7 +164,7 @@ class Page:
     def measure_base(self) -> None:
         """Record the base and make every forecast."""
         config = self.configs[again].replacing(
-            {"run.max_steps": base_windows, "run.max_seconds": 4 * self.choice.seconds}
+            {"run.max_steps": base_windows, "run.max_seconds": base_seconds * self.choice.seconds}
         )
         path, took = self.record("base", config)
         run = Run.open(path)
