@@ -153,10 +153,17 @@ def _compiled_terms(_device: torch.device) -> Callable[..., tuple[Tensor, Tensor
     """Few passes over the logits where there would be ten. One for each device: it is compiled for it."""
     run = compiled(chunk_terms, dynamic=None)
 
-    def run_on_any_number(logits: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-        for rows in (logits, *rest[:2]):
+    def run_on_any_number(
+        logits: Tensor, labels: Tensor, weights: Tensor, alpha: float | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        count = len(logits)
+        if len(labels) == 1:  # a case of its own for a compiler: another one that does not count goes along
+            logits, labels = logits.repeat(2, 1), labels.repeat(2, 1)
+            weights = torch.cat([weights, torch.zeros_like(weights)])
+        for rows in (logits, labels, weights):
             torch._dynamo.maybe_mark_dynamic(rows, 0)
-        return run(logits, *rest)
+        numerator, hits, slope = run(logits, labels, weights, alpha)
+        return numerator, hits, slope[:count]
 
     return run_on_any_number
 

@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from dflash.objective import block_inputs, train_objective
+from dflash import compiling
+from dflash.objective import _compiled_terms, block_inputs, chunk_terms, train_objective
 
 vocabulary, width, block_size = 23, 12, 5
 
@@ -149,3 +150,17 @@ def test_bfloat16_numerator_adds_up_in_float32():
     rough = terms_of(hidden.bfloat16(), head.bfloat16(), labels, weights, chunk_blocks=2)
     assert rough.numerator.dtype == torch.float32
     assert rough.numerator.item() == pytest.approx(exact.numerator.item(), rel=2e-2)
+
+
+def test_compiled_terms_of_one_block_are_right_and_take_no_compilation(monkeypatch):
+    monkeypatch.setattr(compiling, "backend", "eager")
+    terms = _compiled_terms.__wrapped__(torch.device("cpu"))
+    weights = torch.ones(7, 4)
+    weights[:, 0] = 0.0
+    graphs = []
+    for count in (5, 3, 1, 7):
+        chunk = torch.randn(count * 4, 11), torch.randint(11, (count, 4)), weights[:count]
+        for found, expected in zip(terms(*chunk, 0.5), chunk_terms(*chunk, 0.5), strict=True):
+            torch.testing.assert_close(found, expected)
+        graphs.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
+    assert graphs == graphs[:1] * 4
