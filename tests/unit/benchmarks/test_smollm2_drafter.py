@@ -1,5 +1,7 @@
 import dataclasses
+import json
 import os
+import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,19 +9,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from benchmarks import smollm2_drafter
+from benchmarks import smollm2_drafter, smollm2_files
 from benchmarks.smollm2_drafter import (
-    compare,
-    find_lacks,
+    finish,
     full,
-    join_parts,
+    heed,
     main,
+    read_answers,
     tiny,
     train,
-    unpack_wheels,
     write_config,
 )
+from benchmarks.smollm2_files import find_lacks, join_parts, unpack_wheels
 from benchmarks.smollm2_prompts import make_prompts
+from benchmarks.smollm2_wheel import compare
 from dflash.contract.config import load_config
 
 
@@ -66,7 +69,7 @@ def test_lengths_and_texts_are_held_to_the_wheels():
 
 
 def test_the_long_run_is_bounded_by_what_is_left_for_it(tmp_path, monkeypatch):
-    """A trial of ten steps of 0.1 s took 5 s; of the 200 s left 150 are for what follows."""
+    """A trial of ten steps of 0.1 s took 5 s; of the 185 s left 135 are for what follows."""
     clock = iter([0.0, 5.0, 5.0])
     monkeypatch.setattr(smollm2_drafter, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     monkeypatch.setattr(smollm2_drafter, "ours", lambda *_given, **_limit: {})
@@ -74,12 +77,53 @@ def test_the_long_run_is_bounded_by_what_is_left_for_it(tmp_path, monkeypatch):
     mark = {"t_ns": 1, "tokens": 3, "loss": 1.0, "accuracy": 0.5}
     monkeypatch.setattr(smollm2_drafter, "window_marks", lambda run: [mark])
     kept = {}
-    page = SimpleNamespace(left_s=200.0, keep=lambda part, began_s, **figures: kept.update(figures))
+    page = SimpleNamespace(left_s=185.0, keep=lambda part, began_s, **figures: kept.update(figures))
     train(dataclasses.replace(full, trial_steps=10), full.settings, tmp_path, page)
     run = load_config(tmp_path / "run.toml").run
-    assert run.max_seconds == 200 - 150 - 4
+    assert run.max_seconds == 185 - 135 - 4
     assert run.max_steps == kept["steps"] == int(0.9 * 46 / 0.1)
+    assert run.evaluate_every == run.max_steps // full.evaluations
     assert load_config(tmp_path / "trial.toml").run.max_seconds == 0
+
+
+def child(program):
+    return subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+
+
+def test_answers_that_take_too_long_end_with_what_there_is():
+    """Told to end, the command closes its books and says so; another one has failed."""
+    program = (
+        "import signal, sys\n"
+        "def end(*_): print('[1]'); sys.exit(143)\n"
+        "signal.signal(signal.SIGTERM, end)\n"
+        "print(' ', flush=True)\n"
+        "signal.pause()\n"
+    )
+    slow = child(program)
+    slow.stdout.read(1)
+    assert finish(slow, limit_s=0, codes=(0, 143)) == [1]
+    with pytest.raises(SystemExit, match="ended with 3"):
+        finish(child("raise SystemExit(3)"), limit_s=30)
+
+
+def test_what_failed_when_rehearsed_is_left_out(capsys):
+    kept = {}
+    page = SimpleNamespace(keep=lambda part, began_s, **figures: kept.update(figures))
+    assert heed(child("print('{}')"), full, page) == full.rehearsed
+    assert kept == {"rehearsed": {"drafter.attention=flex": True}}
+    assert heed(child("raise SystemExit(1)"), full, page) == ()
+    assert kept == {"rehearsed": {"drafter.attention=flex": False}}
+    assert "without drafter.attention=flex" in capsys.readouterr().err
+    assert heed(None, tiny, page) == ()
+
+
+def test_answers_are_read_whether_they_are_finished_or_not(tmp_path):
+    row, other = {"messages": [], "regenerated": {}}, {"number": 2, "refused": {"reason": "too long"}}
+    lines = [json.dumps({"number": 1, "row": row}), json.dumps(other), '{"number": 3, "ro']
+    (tmp_path / "a.jsonl.part").write_text("\n".join(lines), encoding="utf-8")
+    assert read_answers(tmp_path / "a.jsonl") == [row]
+    (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    assert read_answers(tmp_path / "a.jsonl") == [row]
 
 
 @pytest.fixture
@@ -112,7 +156,7 @@ def test_what_an_earlier_call_left_is_used_again_or_removed(called, tmp_path, mo
 
 
 def test_what_is_not_installed_is_told_before_anything_runs(called, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(smollm2_drafter, "root", tmp_path)  # without .venv
+    monkeypatch.setattr(smollm2_files, "root", tmp_path)  # without .venv
     monkeypatch.setattr("dflash.model_source.find_spec", lambda name: None)
     monkeypatch.setattr(sys, "argv", ["smollm2_drafter.py", "--out", "out.json"])
     assert main() == 2
@@ -126,7 +170,7 @@ def test_what_is_not_installed_is_told_before_anything_runs(called, tmp_path, mo
 def test_of_a_named_file_what_is_absent_and_what_reads_it_are_told(tmp_path, monkeypatch):
     (tmp_path / "dflash").mkdir()
     (tmp_path / "dflash/model.py").touch()
-    monkeypatch.setattr(smollm2_drafter, "find_spec", lambda name: None if name == "gguf" else object())
+    monkeypatch.setattr(smollm2_files, "find_spec", lambda name: None if name == "gguf" else object())
     absent, reader = find_lacks([tmp_path / "a.gguf"], tmp_path / "target", tmp_path)
     assert absent.startswith(f"{tmp_path / 'a.gguf'}: there is no such file")
     assert reader.startswith("gguf, to read the GGUF file: pip install gguf")
