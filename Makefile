@@ -50,7 +50,7 @@ gpu:  ## on a GPU machine: its tests and the benchmarks, results in gpu-results/
 	-timeout 540 $(GPU_PYTHON) benchmarks/smollm2_drafter.py --limit-s 520 --out $(GPU_OUT)/smollm2.json $(GPU_SMOLLM2)
 	-timeout 340 $(GPU_PYTHON) benchmarks/search_on_gpus.py --limit-s 325 --out $(GPU_OUT)/search.json
 	-timeout 130 $(GPU_PYTHON) benchmarks/reconfiguration.py --limit-s 115 --out $(GPU_OUT)/reconfiguration.json
-	-timeout -s INT -k 20 240 $(GPU_PYTHON) -m pytest -v --tb=short -p no:cacheprovider -o filterwarnings= -m gpu tests/gpu \
+	-timeout -s INT -k 20 260 $(GPU_PYTHON) -m pytest -v --tb=short -p no:cacheprovider -o filterwarnings= -m gpu tests/gpu \
 	  2>&1 | tee $(GPU_OUT)/tests.txt
 	-timeout 60 $(GPU_PYTHON) benchmarks/ordering_mutations.py --gpu --jobs 4 --limit 45 --out $(GPU_OUT)/ordering.json
 	-timeout 150 $(GPU_PYTHON) benchmarks/memory_plan.py --only 8b-chunks,8b-whole,1.7b --jobs 3 \

@@ -103,16 +103,24 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         data = [] if arguments.tiny else [f"data.path={_write_data(Path(folder))}", *common]
         refused = _run_child(tiny_cannot_fit if arguments.tiny else [*cannot_fit, *data])
+        data.append(
+            "devices.memory_plan=warn"
+        )  # what jobs beside a run hold for now is no reason to refuse it
         print(f"cannot fit: {_describe_refusal(refused)}", flush=True)
         with ThreadPoolExecutor(arguments.jobs) as pool:
             names = {pool.submit(_run_child, [*sets, *data]): name for name, sets in chosen.items()}
             for done in as_completed(names):
-                name, row = names[done], done.result()
+                name, row = names[done], _to_be_run(done.result())
                 rows[name] = row
                 print(f"{name}: {row.get('error') or _describe(row)}", flush=True)
                 figures = {"tolerance": tolerance, "configurations": rows, "cannot_fit": refused}
                 write_result(arguments.out, "memory_plan", {**figures, "wrong": _wrong(rows)})
     return 1 if _wrong(rows) or "refused" not in refused else 0
+
+
+def _to_be_run(row: dict[str, Any]) -> dict[str, Any]:
+    """The row of a configuration that must not be refused."""
+    return {**row, "error": row["refused"]} if "refused" in row else row
 
 
 def _wrong(rows: dict[str, dict[str, Any]]) -> list[str]:

@@ -104,6 +104,7 @@ def configure(setting: Setting, split: str, changes: Sequence[str]) -> TrainConf
             f"window.tokens={setting.budget * batches}",
             "run.epochs=1",
             "run.checkpoint_every=-1",
+            "devices.memory_plan=warn",  # it counts a target in host memory, which is made on a GPU here
             f"split={split}",
             *changes,
         ],
