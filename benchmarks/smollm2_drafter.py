@@ -22,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -42,6 +43,8 @@ class Size:
 
     prompts: int
     new_tokens: int
+    answerers: int  # processes that share them
+    answer_tokens: int  # that one writes or reads at once; 0: what fits
     answer_s: float  # at most; prompts without an answer by then are left out
     train_s: float  # at most
     reserve_s: float  # kept for what follows training
@@ -70,6 +73,8 @@ common = (
 full = Size(
     prompts=16_000,
     new_tokens=256,
+    answerers=4,
+    answer_tokens=330_000,  # a quarter of its prompts
     answer_s=130,
     train_s=300,
     reserve_s=135,
@@ -97,6 +102,8 @@ full = Size(
 tiny = Size(
     prompts=10,
     new_tokens=12,
+    answerers=2,
+    answer_tokens=0,
     answer_s=300,
     train_s=60,
     reserve_s=0,
@@ -199,30 +206,44 @@ def heed(rehearsal: subprocess.Popen[str] | None, size: Size, page: Page) -> tup
     return size.rehearsed if works else ()
 
 
-def regenerate(size: Size, config: Path, work: Path, page: Page) -> Path:
-    """Prompts answered by the target, greedily: all of them, or as many as there is time for."""
+def regenerate(size: Size, settings: Sequence[str], work: Path, page: Page) -> Path:
+    """Prompts answered by the target, greedily: all of them, or as many as there is time for.
+
+    Several processes share the work: one reads its answers, on the CPU, while another's are written.
+    """
     from dflash.contract.regeneration import RegenerationChoice
 
-    prompts, answers = work / "prompts.jsonl", work / "answers.jsonl"
-    written = [
-        json.dumps({"messages": [{"role": "user", "content": text}]}) for text in make_prompts(size.prompts)
-    ]
-    prompts.write_text("".join(f"{row}\n" for row in written), encoding="utf-8")
     began_s = time.monotonic()
-    # A cut answer would teach one end that the target did not write: one token in 256, and twice the data.
-    choice = RegenerationChoice(to=str(work / "answered.jsonl"), max_new_tokens=size.new_tokens, cut="keep")
-    # Keys and values that grow leave holes that nothing fits into, and would take the rehearsal's memory.
-    growing = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-    process = begin(["regenerate", str(config), "--choice", choice.to_json()], growing)
-    books = finish(process, limit_s=min(size.answer_s, page.left_s), codes=(0, 143))
-    rows = read_answers(Path(choice.to))
+    texts, processes, files = make_prompts(size.prompts), [], []
+    for number in range(size.answerers):
+        prompts, files = work / f"prompts_{number}.jsonl", [*files, work / f"answers_{number}.jsonl"]
+        own = ({"messages": [{"role": "user", "content": text}]} for text in texts[number :: size.answerers])
+        prompts.write_text("".join(f"{json.dumps(row)}\n" for row in own), encoding="utf-8")
+        # A cut answer teaches one end that the target did not write: one token in 256, and twice the data.
+        choice = RegenerationChoice(
+            to=str(files[-1]),
+            max_new_tokens=size.new_tokens,
+            cut="keep",
+            batch_tokens=size.answer_tokens,
+        )
+        config = write_config(work / f"prompts_{number}.toml", [*settings, f"data.path={prompts}"])
+        # Keys and values grow, and would leave holes that nothing fits into, where others need the memory.
+        growing = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+        processes.append(begin(["regenerate", str(config), "--choice", choice.to_json()], growing))
+    ends_s = min(began_s + size.answer_s, time.monotonic() + page.left_s)
+    books = [finish(each, limit_s=ends_s - time.monotonic(), codes=(0, 143)) for each in processes]
+    rows = [row for file in files for row in read_answers(file)]
+    answers = work / "answers.jsonl"
     answers.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
     page.keep(
         "regenerate",
         began_s,
         regeneration={
-            **{key: books[key] for key in ("rows_read", "answered", "refused", "tokens", "session")},
-            "reworded": books["reworded_this_session"],
+            "processes": size.answerers,
+            **{key: sum(book[key] for book in books) for key in ("rows_read", "answered", "tokens")},
+            "refused": dict(sum((Counter(book["refused"]) for book in books), Counter())),
+            "reworded": sum(book["reworded_this_session"] for book in books),
+            "seconds_from_the_first_prompt": max(book["session"]["seconds"] for book in books),
             "cut": [row["regenerated"]["finish"][-1] for row in rows].count("length"),
             "distinct_answers": len({row["messages"][-1]["content"] for row in rows}),
             "max_new_tokens": size.new_tokens,
@@ -366,9 +387,8 @@ def carry_out(size: Size, choice: argparse.Namespace, work: Path, peer: list[Pat
     if not (target / weights_name).exists():  # else kept by an earlier call
         page.keep("convert", began_s, target=convert(join_parts(choice.gguf, work), target))
     settings = [*size.settings, f"target.model={target}"]
-    prompts = [*settings, *choice.set, f"data.path={work / 'prompts.jsonl'}"]
     rehearsal = rehearse(size, [*settings, *choice.set], work)  # beside the answers: it is the CPU's work
-    answers = regenerate(size, write_config(work / "prompts.toml", prompts), work, page)
+    answers = regenerate(size, [*settings, *choice.set], work, page)
     settings += [*heed(rehearsal, size, page), *choice.set, f"data.path={answers}"]
     run = train(size, settings, work, page)
 
