@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from benchmarks.ordering_mutations import copy_tree, run_tests
+from benchmarks import ordering_mutations
+from benchmarks.ordering_mutations import Outcome, copy_tree, run_tests
 from benchmarks.ordering_rules import Rule, TextNotFoundError, cpu_rules, gpu_rules
 
 every_rule = pytest.mark.parametrize("rule", [*cpu_rules, *gpu_rules], ids=lambda rule: rule.name)
@@ -47,3 +51,28 @@ def test_a_verdict_is_what_the_tests_on_the_copy_came_to(tmp_path: Path, body: s
     test = tmp_path / "test_once.py"
     test.write_text(f"def test_it():\n    {body}\n")
     assert run_tests(tmp_path, [str(test)], 3).verdict == verdict
+
+
+def test_rows_are_written_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out, rules = tmp_path / "ordering.json", cpu_rules[:2]
+    seen = []
+
+    def try_rule(rule: Rule | None, tests: object, limit_s: float) -> Outcome:
+        if rule is rules[1]:
+            while not out.exists() or not json.loads(out.read_text())["rules"]:
+                time.sleep(0.01)
+            seen.append(json.loads(out.read_text()))
+        return Outcome("green" if rule is None else "red", 1.0, "")
+
+    monkeypatch.setattr(ordering_mutations, "try_rule", try_rule)
+    monkeypatch.setattr(ordering_mutations, "cpu_rules", rules)
+    monkeypatch.setattr(sys, "argv", ["ordering_mutations.py", "--out", str(out)])
+    assert ordering_mutations.main() == 0
+    assert [row["rule"] for row in seen[0]["rules"]] == [rules[0].name]
+    assert not seen[0]["every_rule_is_held"]
+    assert json.loads(out.read_text())["every_rule_is_held"]
+
+
+def test_a_name_of_no_rule_tries_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["ordering_mutations.py", "--only", "no such rule"])
+    assert ordering_mutations.main() == 2
