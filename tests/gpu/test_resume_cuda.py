@@ -1,4 +1,4 @@
-"""A run on a GPU goes on from a checkpoint as if it had never stopped, also with masters beside its weights."""
+"""A run on a GPU goes on from a checkpoint as if it had never stopped, in either precision of its weights."""
 
 from pathlib import Path
 
