@@ -103,6 +103,9 @@ class Page:
         self.configs = {
             changes: self.configure(changes) for changes in settings
         }  # all can be, or none is run
+        base = self.configs[again]
+        others = (name for name in settings if name == again or self.configs[name] != base)
+        self.settings = tuple(others)[: self.choice.first]  # sharing one GPU is no change where there is one
 
     def make_documents(self) -> Documents:
         """Lengths that pack into budgets in more ways than one."""
@@ -171,7 +174,7 @@ class Page:
         timeline = Timeline.of(run)
         began_s = time.monotonic()
         predictor = Predictor([observe_run(run, timeline)])
-        for changes in settings[: self.choice.first]:
+        for changes in self.settings:
             self.forecasts[changes] = predict_config(predictor, config, self.configs[changes])
         self.base = {**rates(measure_throughput(timeline)), **took}
         self.base["forecasts_s"] = time.monotonic() - began_s
@@ -264,7 +267,7 @@ def main() -> int:
     try:
         page = Page(choice, place / "runs")
         page.measure_base()
-        for number, changes in enumerate(settings[: choice.first]):
+        for number, changes in enumerate(page.settings):
             page.measure(number, changes)
     finally:
         shutil.rmtree(place, ignore_errors=True)

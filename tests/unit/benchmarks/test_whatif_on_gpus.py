@@ -5,14 +5,25 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from benchmarks.whatif_on_gpus import Page, again
+from benchmarks.whatif_on_gpus import Page, again, settings
 from dflash.data.slices import hold_out
 
 
+def open_page(path: Path, gpus: int) -> Page:
+    choice = argparse.Namespace(
+        tiny=True, gpus=gpus, layers=2, anchors=16, changes=[], out=path, first=len(settings)
+    )
+    return Page(choice, path)
+
+
 def test_no_run_ends_with_an_evaluation(tmp_path: Path) -> None:
-    choice = argparse.Namespace(tiny=True, gpus=1, layers=2, anchors=16, changes=[], out=tmp_path)
-    page = Page(choice, tmp_path)
+    page = open_page(tmp_path, 1)
     documents, held_out = hold_out(page.documents, page.configs[again])
     assert held_out is None
     assert len(documents.items) == 1200
     assert page.configs[again].run.checkpoint_every == -1
+
+
+def test_what_changes_nothing_is_no_setting(tmp_path: Path) -> None:
+    assert open_page(tmp_path, 2).settings == settings
+    assert open_page(tmp_path, 1).settings == tuple(each for each in settings if each != "devices.gpus=1")
