@@ -113,7 +113,7 @@ tiny = Size(
     trial_steps=2,
     steps=6,
     evaluations=2,
-    rehearsed=(),
+    rehearsed=("drafter.attention=sdpa",),
     settings=(
         *common,
         "data.held_out=0.2",

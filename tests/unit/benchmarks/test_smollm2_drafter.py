@@ -114,7 +114,7 @@ def test_what_failed_when_rehearsed_is_left_out(capsys):
     assert heed(child("raise SystemExit(1)"), full, page) == ()
     assert kept == {"rehearsed": {"drafter.attention=flex": False}}
     assert "without drafter.attention=flex" in capsys.readouterr().err
-    assert heed(None, tiny, page) == ()
+    assert heed(None, full, page) == ()
 
 
 def test_answers_are_read_whether_they_are_finished_or_not(tmp_path):
