@@ -92,8 +92,9 @@ class RecordedRunner(Runner):
 
 
 def write_config(config: TrainConfig, run_path: Path) -> Path:
-    """Keep the configuration of a run beside its run directory, which is not there yet."""
+    """Keep the configuration of a run beside its run directory; neither that nor its parent need be there."""
     path = run_path.with_name("config.toml" if run_path.name == "run" else f"{run_path.name}.toml")
+    path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, config.to_toml())
     return path
 

@@ -55,7 +55,7 @@ class NumberedTrials:
 
 
 class MemoryStore(NumberedTrials):
-    """Trials in memory. Run directories, where a runner wants any, would lie under a temporary one."""
+    """Trials in memory. Run directories, where a runner makes any, lie under a temporary one."""
 
     def __init__(self, trials: Sequence[Trial] = ()) -> None:
         super().__init__(trials)
@@ -63,7 +63,7 @@ class MemoryStore(NumberedTrials):
 
     @property
     def root(self) -> Path:
-        """The directory that run directories would lie under; it is not made."""
+        """The directory that run directories lie under; it is there when a runner has made one."""
         return self._root
 
     def save(self, trial: Trial) -> None:

@@ -22,8 +22,9 @@ def run(tmp_path, data_dir, repository, monkeypatch):
 
     def run_once(fate="ok", *assignments):
         monkeypatch.setenv("FAKE_TRAINER", fate)
-        run_path = tmp_path / f"{fate}{len(list(tmp_path.iterdir()))}" / "run"
-        run_path.parent.mkdir()
+        run_path = (
+            tmp_path / f"{fate}{len(list(tmp_path.iterdir()))}" / "trials/000/run"
+        )  # nothing of it is there
         config = load_config(None, assignments)
         request = Request(values={}, config=config, seconds=1.0, run_path=run_path, number=0)
         return runner.run(request), run_path
@@ -104,12 +105,12 @@ def test_a_gpu_that_went_while_a_trial_failed_is_what_is_blamed(data_dir, tmp_pa
 
 def test_ctrl_c_ends_the_run_before_it_is_passed_on(run, tmp_path):
     def interrupt_once_it_runs():
-        while not list(tmp_path.glob("*/run/hanging")):
+        while not list(tmp_path.rglob("run/hanging")):
             time.sleep(0.02)
         signal.raise_signal(signal.SIGINT)
 
     threading.Thread(target=interrupt_once_it_runs, daemon=True).start()
     with pytest.raises(KeyboardInterrupt, match="SIGINT"):
         run("hang")
-    (run_path,) = tmp_path.glob("*/run")
+    (run_path,) = tmp_path.rglob("run")
     assert not psutil.pid_exists(RunDir(run_path).manifest()["pids"]["trainer"])
