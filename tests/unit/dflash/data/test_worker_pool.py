@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -146,14 +147,19 @@ def test_what_a_worker_stumbles_over_is_told_with_its_row(tokenizer) -> None:
     assert "KeyError" in caught.value.found
 
 
+# Says whom it gives a job: a worker that got one has opened its tokenizer, and will end with its parent.
 preparing = """
 import sys
 from dflash.contract.config import load_config
-from dflash.data import preparation
 from dflash.data.loading import load_documents
 from dflash.data.tokenizer import open_tokenizer
+from dflash.data.worker_pool import WorkerPool
+give = WorkerPool._give
+def say_and_give(self, worker, job):
+    print(f"job for pid {worker.process.pid};", file=sys.stderr, flush=True)
+    give(self, worker, job)
 if __name__ == "__main__":
-    preparation.progress_seconds = 0.5
+    WorkerPool._give = say_and_give
     config = load_config(None, (f"data.path={sys.argv[1]}", "data.workers=2", "data.cache=off"))
     load_documents(config, open_tokenizer(config.target))
 """
@@ -170,7 +176,7 @@ def test_nobody_outlives_a_process_that_is_stopped(tmp_path: Path, repository: P
     with said.open("w") as file:
         process = subprocess.Popen(command, env=environment, stderr=file, cwd=tmp_path)
     try:
-        wait_for(lambda: "workers busy" in said.read_text())
+        wait_for(lambda: len(set(re.findall(r"for pid (\d+);", said.read_text()))) == 2)
         found = psutil.Process(process.pid).children()
         workers = [child for child in found if "spawn_main" in " ".join(child.cmdline())]
         assert len(workers) == 2
