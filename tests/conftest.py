@@ -57,7 +57,7 @@ browser_names = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What may be asked for beyond the suite."""
-    parser.addoption("--kills", type=int, default=40, help="how often test_kill_anytime.py kills")
+    parser.addoption("--kills", type=int, default=24, help="how often test_kill_anytime.py kills")
 
 
 @pytest.fixture(autouse=True)
