@@ -29,7 +29,7 @@ test: $(VENV)/installed-dev $(VENV)/peers/installed  ## the whole test suite
 check: $(VENV)/installed-dev  ## format, lint, types, import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/installed-dev  ## let ruff format and fix

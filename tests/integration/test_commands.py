@@ -86,22 +86,13 @@ def test_a_plan_is_told_and_a_run_that_cannot_fit_is_refused(
     assert "drafters 0 to 95: weights" in json.loads((run_directory / "run.json").read_text())["reason"]
 
 
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        (("--set", "devices.kind=cuda"), "cuda"),
-        (("--set", "run.resume=broken.pt"), "broken.pt"),
-        (("--data", "empty.jsonl"), "empty.jsonl"),
-    ],
-)
 def test_what_only_the_trainer_can_refuse_is_told_the_same_way(
-    tmp_path: Path, environment: dict[str, str], settings: tuple[str, ...], named: str
+    tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    (tmp_path / "broken.pt").write_bytes(b"")
     (tmp_path / "empty.jsonl").write_bytes(b"")
-    result = run(command_line("dflash-train", "run", *small, *settings), tmp_path, environment)
+    result = run(command_line("dflash-train", "run", *small, "--data", "empty.jsonl"), tmp_path, environment)
     assert result.returncode == 2, result.stderr
-    assert named in result.stderr.lower()
+    assert "empty.jsonl" in result.stderr
     assert "Traceback" not in result.stderr
     assert result.stdout == ""
 

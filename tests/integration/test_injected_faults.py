@@ -1,4 +1,6 @@
-"""Seventeen planted faults and a healthy run: each live on logical devices, each named for what it is.
+"""Fifteen planted faults and a healthy run: each live on logical devices, each named for what it is.
+
+A target and far buffers that hold up one of several: test_injected_links.py.
 
 Faults take about half of the throughput by sleeping, or hold what others need. A run in which other jobs had
 the CPUs says nothing: then it is made again.
@@ -38,8 +40,6 @@ by_events = (
     "slow-data",
     "slow-drafter",
     "recompiles",
-    "slow-target",
-    "remote-buffers",
     "straggling-link",
     "scalar-sync",
     "slow-kernels",
