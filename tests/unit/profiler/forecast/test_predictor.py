@@ -104,7 +104,7 @@ def test_a_second_run_makes_the_split_of_costs_surer() -> None:
 
 
 def test_intervals_hold_the_truth_as_often_as_they_say() -> None:
-    """Of 80 cases: 0.9, give or take twice what chance makes of so few; forecast_coverage.py takes hundreds."""
+    """Of 80 cases: 0.9, give or take twice what chance makes (forecast_coverage.py: of hundreds)."""
     answers = [answer(draw_case(seed)) for seed in range(80)]
     assert 0.83 <= np.mean([one.covered for one in answers]) <= 0.97
     assert np.median([abs(one.error) for one in answers]) < 0.02
