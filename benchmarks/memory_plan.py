@@ -103,9 +103,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         data = [] if arguments.tiny else [f"data.path={_write_data(Path(folder))}", *common]
         refused = _run_child(tiny_cannot_fit if arguments.tiny else [*cannot_fit, *data])
-        data.append(
-            "devices.memory_plan=warn"
-        )  # what jobs beside a run hold for now is no reason to refuse it
+        # What jobs beside a run hold for now is no reason to refuse it.
+        data.append("devices.memory_plan=warn")
         print(f"cannot fit: {_describe_refusal(refused)}", flush=True)
         with ThreadPoolExecutor(arguments.jobs) as pool:
             names = {pool.submit(_run_child, [*sets, *data]): name for name, sets in chosen.items()}
