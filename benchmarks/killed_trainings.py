@@ -86,8 +86,17 @@ class Tally:
     @property
     def is_clean(self) -> bool:
         """Whether nothing went wrong."""
-        wrong = [name for name in list(asdict(self))[7:] if getattr(self, name)]
-        return not wrong
+        return not any(
+            (
+                self.newest_not_loading,
+                self.documents_lost,
+                self.documents_or_steps_repeated,
+                self.leftovers_not_removed,
+                self.updates_not_steps,
+                self.not_whole,
+                self.weights_that_differ,
+            )
+        )
 
 
 class Nursery:

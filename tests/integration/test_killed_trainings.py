@@ -5,12 +5,13 @@ The same as `python -m benchmarks.killed_trainings --kills 50`, which takes seve
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from benchmarks.killed_trainings import play
+from benchmarks.killed_trainings import Tally, play
 from benchmarks.training_ledger import Leg, settle
 
 
@@ -19,6 +20,20 @@ def test_killed_trainings_train_each_document_once_an_epoch(tmp_path: Path) -> N
     tally = play(tmp_path, kills=5, seed=4)
     assert (tally.kills, tally.chains_under_other_splits >= 1) == (5, True)
     assert tally.is_clean, tally
+
+
+def test_whatever_went_wrong_is_not_clean() -> None:
+    done = {
+        "chains",
+        "chains_under_other_splits",
+        "kills",
+        "kills_while_saving",
+        "kills_before_the_first_step",
+    }
+    done |= {"steps_trained_again", "documents"}
+    assert Tally(**dict.fromkeys(done, 1)).is_clean
+    for name in {field.name for field in dataclasses.fields(Tally)} - done:
+        assert not Tally(**{name: 1}).is_clean, name
 
 
 def leg(path: Path, first_step: int, *lines: str) -> Leg:
