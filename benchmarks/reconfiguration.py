@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import psutil
 import torch
 
 from autotune.in_place import InPlaceRunner
@@ -43,12 +42,12 @@ class Page:
     choice: argparse.Namespace
     root: Path
     case: TuningCase
-    began_s: float = field(default_factory=lambda: psutil.Process().create_time())
+    began_s: float = field(default_factory=time.monotonic)  # a process may be older than its program
     rows: list[Row] = field(default_factory=list)
 
     @property
     def elapsed_s(self) -> float:
-        return time.time() - self.began_s
+        return time.monotonic() - self.began_s
 
     def run(self, runner: InPlaceRunner, name: str, way: str, **how: Any) -> None:
         """One trial of configuration `name`: a (the base) or b."""

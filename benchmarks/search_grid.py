@@ -25,7 +25,6 @@ from statistics import fmean
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import psutil
 
 from autotune.default_searcher import default_searcher
 from autotune.default_space import make_space
@@ -57,7 +56,7 @@ class Page:
     choice: argparse.Namespace
     root: Path
     case: TuningCase
-    began_s: float = field(default_factory=lambda: psutil.Process().create_time())
+    began_s: float = field(default_factory=time.monotonic)  # a process may be older than its program
     runs: dict[Point, list[float]] = field(default_factory=dict)  # log tokens/s
     # Of each search: its start, and what it would have recommended after each trial.
     recommended: list[tuple[int, list[Point | None]]] = field(default_factory=list)
@@ -65,7 +64,7 @@ class Page:
 
     @property
     def elapsed_s(self) -> float:
-        return time.time() - self.began_s
+        return time.monotonic() - self.began_s
 
     def space(self, start: int = 0) -> SearchSpace:
         """The grid, started from one of its configurations."""

@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import psutil
 import torch
 
 from autotune.default_searcher import default_searcher
@@ -71,7 +70,7 @@ class Page:
     choice: argparse.Namespace
     root: Path
     case: TuningCase
-    began_s: float = field(default_factory=lambda: psutil.Process().create_time())
+    began_s: float = field(default_factory=time.monotonic)  # a process may be older than its program
     studies: list[Row] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     figures: Row = field(default_factory=dict)
@@ -80,7 +79,7 @@ class Page:
 
     @property
     def elapsed_s(self) -> float:
-        return time.time() - self.began_s
+        return time.monotonic() - self.began_s
 
     def space(self, split: str) -> SearchSpace:
         """The knobs that one process can change."""

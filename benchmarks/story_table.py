@@ -27,7 +27,6 @@ from typing import Any, Final
 from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-import psutil
 
 import autotune.in_place
 from autotune.default_searcher import default_searcher
@@ -66,7 +65,7 @@ class Page:
 
     choice: argparse.Namespace
     root: Path
-    began_s: float = field(default_factory=lambda: psutil.Process().create_time())
+    began_s: float = field(default_factory=time.monotonic)  # a process may be older than its program
     rows: list[Row] = field(default_factory=list)
     facts: Row = field(default_factory=dict)
     trials: list[Trial] = field(default_factory=list)
@@ -82,7 +81,7 @@ class Page:
 
     @property
     def elapsed_s(self) -> float:
-        return time.time() - self.began_s
+        return time.monotonic() - self.began_s
 
     def run_all(self) -> None:
         """The base, the story, the search."""

@@ -26,7 +26,6 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
-import psutil
 import torch
 
 from benchmarks.drafter_case import block_size, make_documents
@@ -82,7 +81,7 @@ class Page:
 
     choice: argparse.Namespace
     runs: Path
-    started_s: float = field(default_factory=lambda: psutil.Process().create_time())
+    started_s: float = field(default_factory=time.monotonic)  # a process may be older than its program
     rows: list[dict[str, Any]] = field(default_factory=list)
     base: dict[str, Any] = field(default_factory=dict)
     forecasts: dict[str, Prediction] = field(default_factory=dict)
@@ -215,7 +214,7 @@ class Page:
 
     @property
     def elapsed_s(self) -> float:
-        return time.time() - self.started_s
+        return time.monotonic() - self.started_s
 
     def write(self) -> None:
         """All so far: the figures, and the runs in one archive."""
