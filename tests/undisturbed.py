@@ -8,7 +8,7 @@ from collections.abc import Callable
 import psutil
 import pytest
 
-tries = 4
+tries = 3
 busy_others = 0.3  # of a core, above which a try was not this test's own
 
 

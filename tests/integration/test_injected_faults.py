@@ -59,7 +59,7 @@ knobs = {
     "slow-drafter": {"run.max_steps": 13},
     "small-batches": {"window.tokens": 3072},
 }
-crowded = 0.15  # of a stage's time without a CPU
+crowded = 0.1  # of a stage's time without a CPU
 no_samples = (no_gil, other_libc, gil_wait.no_proc, gil_wait.no_ptrace, gil_wait.yama.partition("{")[0])
 
 
@@ -103,10 +103,11 @@ def test_a_hog_of_the_gil_is_named_in_a_recording(tmp_path: Path, monkeypatch: p
         pytest.skip(f"waits for the GIL cannot be seen here: {timeline.gil.reason}")
     diagnosis = diagnose(timeline)
     stages = timeline.gil.threads[timeline.gil.threads["tid"].isin(timeline.threads["tid"])]
-    if (waiting := float(stages["cpu_wait_share"].max())) > crowded:
-        pytest.skip(f"the hog has no core of its own: a stage waits for a CPU {waiting:.0%} of the time")
-    assert diagnosis.primary is not None
-    assert diagnosis.primary.cause == "gil-contention", diagnosis.headline
+    named = [finding.cause for finding in diagnosis.findings if finding.supported]
+    assert "gil-contention" in named, diagnosis.headline
+    # Without a core of its own the hog also takes the stages' CPU, and which of the two costs more is open.
+    if float(stages["cpu_wait_share"].max()) <= crowded:
+        assert named[0] == "gil-contention", diagnosis.headline
 
 
 def test_the_run_directory_does_not_hold_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
