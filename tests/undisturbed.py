@@ -16,6 +16,7 @@ def try_undisturbed(attempt: Callable[[int], str | None]) -> None:
     """Call `attempt` with 0, 1, … until it finds nothing wrong; fails with what it found in a quiet try.
 
     It returns, or asserts, what is wrong. Skips where no try was quiet: what was found may be the other jobs.
+    What no other job excuses, such as a run that broke, it tells by `pytest.fail`, which ends the test.
     """
     said = []
     for number in range(tries):

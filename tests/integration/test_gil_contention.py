@@ -30,7 +30,8 @@ def recorded(
     command = [sys.executable, "-P", str(repository / "examples" / "threaded_trainer.py"), *arguments]
     options = RecordOptions(gpu="none", log=folder / "log", time_limit_s=240)
     recording = record(command, folder / "run", options)
-    assert recording.status == "finished", (folder / "log").read_text()[-2000:]
+    if recording.status != "finished":
+        pytest.fail((folder / "log").read_text()[-2000:])
     timeline = Timeline.of(Run.open(folder / "run"))
     reason = timeline.gil.reason
     if reason is not None and reason.startswith(elsewhere):

@@ -56,7 +56,6 @@ knobs = {
         "run.max_steps": 18,
     },
     "shared-queue": {"run.max_steps": 26},  # where batches live is drawn, so windows differ: more of them
-    "slow-drafter": {"run.max_steps": 13},
     "small-batches": {"window.tokens": 3072},
 }
 crowded = 0.1  # of a stage's time without a CPU

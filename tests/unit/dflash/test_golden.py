@@ -12,6 +12,7 @@ from dflash.attention import SdpaView
 from dflash.batch import Batch
 from dflash.drafter import Drafter, DrafterSpec
 from dflash.objective import ObjectiveTerms, block_inputs, train_objective
+from tests import small_drafters
 
 golden = Path(__file__).parents[2] / "data" / "golden"
 cases = json.loads((golden / "train_golden.json").read_text())["cases"]
@@ -20,23 +21,8 @@ cpu = torch.device("cpu")
 
 
 def golden_spec(layer_types: list[str]) -> DrafterSpec:
-    return DrafterSpec(
-        hidden=64,
-        layers=3,
-        heads=4,
-        kv_heads=2,
-        head_dim=24,
-        intermediate=96,
-        taps=(1, 3, 5),
-        block_size=4,
-        layer_types=tuple(layer_types),
-        sliding_window=6,
-        mask_token_id=mask_token_id,
-        rope_theta=10000.0,
-        rms_eps=1e-6,
-        vocab=97,
-        max_positions=512,
-        target_layers=8,
+    return dataclasses.replace(
+        small_drafters.golden_spec, layer_types=tuple(layer_types), rope_theta=10_000.0
     )
 
 
