@@ -33,7 +33,8 @@ def _fits(value: Any) -> bool:
     if isinstance(value, dict):
         return "median" in value
     if isinstance(value, list):
-        return len(value) <= 4 and not any(isinstance(item, dict | list) for item in value)
+        whole = not any(isinstance(item, dict | list) for item in value)
+        return len(value) <= 4 and whole and sum(len(str(item)) for item in value) <= 400
     return not isinstance(value, str) or len(value) <= 60
 
 

@@ -103,8 +103,9 @@ class Page:
             changes: self.configure(changes) for changes in settings
         }  # all can be, or none is run
         base = self.configs[again]
-        others = (name for name in settings if name == again or self.configs[name] != base)
-        self.settings = tuple(others)[: self.choice.first]  # sharing one GPU is no change where there is one
+        # Sharing one GPU is no change where there is one.
+        others = [name for name in settings if name == again or self.configs[name] != base]
+        self.settings = tuple(others[self.choice.skip :][: self.choice.first])
 
     def make_documents(self) -> Documents:
         """Lengths that pack into budgets in more ways than one."""
@@ -258,6 +259,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=4.0, help="of a run, about")
     parser.add_argument("--limit-s", type=float, default=165.0, help="of the whole page")
     parser.add_argument("--first", type=int, default=len(settings), help="how many settings")
+    parser.add_argument("--skip", type=int, default=0, help="so many of the settings, which were run before")
     parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", dest="changes")
     parser.add_argument("--tiny", action="store_true")
     choice = parser.parse_args()

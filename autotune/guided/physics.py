@@ -1,7 +1,8 @@
 """Tokens per second of every configuration of a space at once, by the forecast's closed form.
 
 The same formulas as profiler.forecast.closed_form (a test holds one to the other), over arrays: a proposal
-asks for thousands of configurations and for the slope with every cost. Batches of a window count as equal.
+asks for thousands of configurations and for the slope with every cost. Batches of a window count as equal,
+and pageable copies of roles on one GPU do not hold each other up: no search needs to know that to leave them.
 Beside the costs, a few numbers say how stages play together; the closed form has fixed values for them.
 Knows nothing of where the costs come from.
 """
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiler.forecast.closed_form import batches_in_turn, mean_of_latest
+from profiler.forecast.fitting import gpu_sharing_gain
 from profiler.forecast.setting import Setting
 
 Floats = NDArray[np.float64]
@@ -35,7 +37,12 @@ costs_of: Final = (
 structure: Final = (
     ("rounding", 1.0, 0.7, 0.4),  # how much of a round that drafters do not fill is lost
     ("fluctuation", 0.05, 0.08, 0.06),  # relative deviation of a batch's work
-    ("sharing", math.log(1.12), math.log(1.06), 0.1),  # how much more a device does for two roles at once
+    (
+        "sharing",
+        math.log(gpu_sharing_gain),
+        math.log(1.06),
+        0.1,
+    ),  # how much more a device does for two roles at once
     ("depth", 0.0, 0.03, 0.04),  # of a window's time, lost with queues of one batch
     ("prefetch", 0.0, 0.01, 0.02),
 )
@@ -61,8 +68,8 @@ class Layout:
     batches: Floats  # of a window
     tokens: Floats  # of a batch
     locked: Floats  # batches of a window trained one after the other in lockstep
-    target_work: Floats  # [M, P] share of the targets' batches at each place
-    drafter_work: Floats  # [M, P]
+    target_threads: Floats  # [M, P] targets at each place
+    drafter_threads: Floats  # [M, P]
     leads: Bools  # [M, P] where the optimizer steps
     late_targets: Floats
     late_drafters: Floats
@@ -97,8 +104,8 @@ class Layout:
             batches=np.array(batches, dtype=float),
             tokens=window_tokens / np.array(batches, dtype=float),
             locked=np.array(locked),
-            target_work=_padded([part for part, _, _ in work]),
-            drafter_work=_padded([part for _, part, _ in work]),
+            target_threads=_padded([part for part, _, _ in work]),
+            drafter_threads=_padded([part for _, part, _ in work]),
             leads=_padded([part for _, _, part in work]) > 0,
             late_targets=np.array([mean_of_latest(s.targets) for s in settings]),
             late_drafters=np.array([mean_of_latest(s.drafters) for s in settings]),
@@ -144,7 +151,7 @@ def _window_s(at: Layout, costs: Floats, form: Sequence[float]) -> Floats:
     between = n / at.targets / at.drafters
     peer_s = np.where(at.local, 0.0, between * down)
     link_s = np.where(at.pageable, 0.0, np.where(at.pinned, between * np.maximum(down, up), peer_s))
-    shared_s = np.where(at.shares, _shared_s(at, forward, backward, step) * math.exp(-sharing), 0.0)
+    shared_s = np.where(at.shares, _shared_s(at, forward, backward, step, math.exp(sharing)), 0.0)
     held = at.held + at.targets + at.drafters - 1
     drained = step + np.maximum(n - held, 0.0) * target_s / n + each
     drained = np.where((drained > target_s) & (target_s > 0.5 * drafter_s), drained, 0.0)
@@ -156,8 +163,8 @@ def _window_s(at: Layout, costs: Floats, form: Sequence[float]) -> Floats:
     flowing = _larger_mean(others, late, np.abs(evened) * np.sqrt(t_sd**2 + d_sd**2))
     exposed = np.where(at.pinned, down + up, down)
     in_turn = (
-        n / at.targets * (forward * (1.0 + noise * at.late_targets) + exposed)
-        + at.locked * each * (1.0 + noise * at.late_drafters)
+        n / at.targets * (forward * at.target_threads.max(1) * (1.0 + noise * at.late_targets) + exposed)
+        + at.locked * at.drafter_threads.max(1) * each * (1.0 + noise * at.late_drafters)
         + step
     )
     lost = depth_loss / at.depth + prefetch_loss * 2.0 / at.prefetch
@@ -165,12 +172,16 @@ def _window_s(at: Layout, costs: Floats, form: Sequence[float]) -> Floats:
     return found
 
 
-def _shared_s(at: Layout, forward: Floats, backward: Floats, step: Floats) -> Floats:
-    """The busiest device that roles share."""
+def _shared_s(at: Layout, forward: Floats, backward: Floats, step: Floats, gain: float) -> Floats:
+    """The busiest device that roles share; while both are at work it does `gain` times as much."""
+    t, d = at.target_threads, at.drafter_threads
     n = at.batches[:, None]
-    work = n * at.target_work * forward[:, None] + n * at.drafter_work * backward[:, None]
-    work = work + at.leads * step[:, None]
-    places = (at.target_work + at.drafter_work > 0).sum(1)
+    forwards = np.where(t > 0, n / at.targets[:, None] * forward[:, None], 0.0)  # of each thread there
+    training = np.where(d > 0, n / at.drafters[:, None] * backward[:, None], 0.0)
+    training = training + at.leads * step[:, None] / np.maximum(d, 1.0)
+    both = np.minimum(forwards, training)
+    work = both * (t + d) / gain + (forwards - both) * t + (training - both) * d
+    places = (t + d > 0).sum(1)
     even = work.sum(1) / places + step * (1 - 1 / places) / 2
     balanced = (places > 1) & (at.targets == at.drafters)
     found: Floats = np.where(balanced, even, work.max(1))
@@ -207,7 +218,7 @@ def _work(
 ) -> tuple[list[float], list[float], list[float]]:
     places = sorted({*targets, *drafters})
     return (
-        [targets.count(place) / len(targets) for place in places],
-        [drafters.count(place) / len(drafters) for place in places],
+        [float(targets.count(place)) for place in places],
+        [float(drafters.count(place)) for place in places],
         [float(place == drafters[0]) for place in places],
     )

@@ -1,8 +1,9 @@
 """Tokens per second of a pipeline by arithmetic: thousands of settings a second, to rank them.
 
 A window takes as long as the slowest of: the targets, the drafters with their step, packing, a shared device,
-a link, and the drafters after a step that found the queues drained. docs/forecast.md has the formulas. Knows
-nothing of single batches; `simulation` plays them, and each checks the other.
+a link, pageable copies of a GPU, and the drafters after a step that found the queues drained.
+docs/forecast.md has the formulas. Knows nothing of single batches; `simulation` plays them, and each checks
+the other.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from math import ceil, erf, exp, pi, sqrt
 
-from profiler.forecast.model import PipelineModel, Windows, hops
+from profiler.forecast.model import PipelineModel, Windows, hops, keeps_driver
 from profiler.forecast.setting import Setting
 
 _rounds = 8  # of finding how many stages work at once
@@ -147,8 +148,11 @@ def _bounds(model: PipelineModel, setting: Setting, load: _Load) -> Bounds:
     move = away * model.hop_s("move", load.tokens)
     step_each = load.backward + load.extra_d + own_d + move
     late = [model.copy_factor(hops[way][0], i) for i in range(setting.targets)]
+    together = way == "pageable" and setting.shares_devices and model.sharing_gain is not None
+    held_up = _held_up(model, setting, load, up) if together else 0.0
     cycles = [
-        load.forward * model.target_factor(i) + load.extra_t + own_t * late[i] for i in range(setting.targets)
+        load.forward * model.target_factor(i) + load.extra_t + own_t * late[i] + held_up
+        for i in range(setting.targets)
     ]
     if setting.lockstep:
         exposed = {"pageable": down, "peer": down, "pinned": down + up}[way]
@@ -164,13 +168,36 @@ def _bounds(model: PipelineModel, setting: Setting, load: _Load) -> Bounds:
     elif way == "pinned":
         seconds["links"] = between * max(down * max(late), up)
     if setting.shares_devices:
-        seconds["shared device"] = _shared(setting, load) / model.sharing_gain
+        seconds["shared device"] = _shared(model, setting, load)
+    if together:
+        seconds["copies"] = _copying(setting, load, down, up)
     held = setting.depth * setting.queues + setting.targets + setting.drafters - 1
     pace = seconds["targets"] / n
     drained = load.step + max(n - held, 0.0) * pace + step_each
     if drained > seconds["targets"] and seconds["targets"] > 0.5 * seconds["drafters"]:
         seconds["drained queues"] = drained
     return Bounds(n * load.tokens, seconds, _noisy(model, setting, load, seconds))
+
+
+def _held_up(model: PipelineModel, setting: Setting, load: _Load, up: float) -> float:
+    """How much later a batch leaves a target that shares its GPU, and whose copies are pageable.
+
+    A drafter's copy begins when the target's has ended, and keeps the driver; then both work at once.
+    """
+    if setting.lockstep:
+        return 0.0
+    return keeps_driver * up + min(load.forward, load.backward) * (
+        model.slowdown_on_one(["target", "drafter"]) - 1.0
+    )
+
+
+def _copying(setting: Setting, load: _Load, down: float, up: float) -> float:
+    """Pageable copies of the busiest GPU, which exclude each other."""
+    busy: dict[int, float] = {}
+    for places, copy_s in ((setting.target_places, down), (setting.drafter_places, up)):
+        for place in places:
+            busy[place] = busy.get(place, 0.0) + load.batches / len(places) * copy_s
+    return max(busy.values())
 
 
 def _hidden(setting: Setting, load: _Load, own: float) -> float:
@@ -183,18 +210,28 @@ def _hidden(setting: Setting, load: _Load, own: float) -> float:
     return load.uneven * own + (1.0 - load.uneven) * min(own, load.step)
 
 
-def _shared(setting: Setting, load: _Load) -> float:
+def _shared(model: PipelineModel, setting: Setting, load: _Load) -> float:
     """The busiest device that roles share."""
-    work: dict[int, float] = {}
-    for place in setting.target_places:
-        work[place] = work.get(place, 0.0) + load.batches / setting.targets * load.forward
-    for place in setting.drafter_places:
-        work[place] = work.get(place, 0.0) + load.batches / setting.drafters * load.backward
-    leader = setting.drafter_places[0]
-    work[leader] += load.step
+    targets = {place: setting.target_places.count(place) for place in setting.target_places}
+    drafters = {place: setting.drafter_places.count(place) for place in setting.drafter_places}
+    work = {}
+    for place in {**targets, **drafters}:
+        forwards = load.batches / setting.targets * load.forward
+        training = load.batches / setting.drafters * load.backward
+        step = load.step if place == setting.drafter_places[0] else 0.0
+        threads = targets.get(place, 0), drafters.get(place, 0)
+        work[place] = _on_one(model, threads, forwards, training + step / max(threads[1], 1))
     if len(work) > 1 and setting.targets == setting.drafters:  # work goes to who has time for it
         return sum(work.values()) / len(work) + load.step * (1 - 1 / len(work)) / 2
     return max(work.values())
+
+
+def _on_one(model: PipelineModel, threads: tuple[int, int], forwards: float, training: float) -> float:
+    """Seconds of so much work of each of a device's targets and drafters; it does more while both work."""
+    both = min(forwards, training) if min(threads) else 0.0
+    at_work = ["target"] * threads[0] + ["drafter"] * threads[1]
+    alone = (forwards - both) * threads[0] + (training - both) * threads[1]
+    return both * model.slowdown_on_one(at_work) + alone
 
 
 def _lockstep(
@@ -203,11 +240,15 @@ def _lockstep(
     """Forward and training take turns; copies lie between them."""
     late = 1.0 + model.noise.get("target", 0.0) * mean_of_latest(setting.targets)
     rounds = load.batches / setting.targets
-    train = (
-        load.locked * step_each * (1.0 + model.noise.get("drafter", 0.0) * mean_of_latest(setting.drafters))
-    )
+    forward *= _most_on_one(setting.target_places)
+    turns = load.locked * _most_on_one(setting.drafter_places)
+    train = turns * step_each * (1.0 + model.noise.get("drafter", 0.0) * mean_of_latest(setting.drafters))
     seconds = {"targets": rounds * forward * late, "drafters": rounds * copies_s + train + load.step}
     return Bounds(load.batches * load.tokens, seconds, sum(seconds.values()))
+
+
+def _most_on_one(places: tuple[int, ...]) -> int:
+    return max(Counter(places).values())
 
 
 def batches_in_turn(setting: Setting, windows: Windows) -> float:

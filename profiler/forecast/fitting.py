@@ -16,18 +16,29 @@ from numpy.typing import NDArray
 
 from profiler.forecast.closed_form import stage_slowdowns
 from profiler.forecast.model import Line, PipelineModel
-from profiler.forecast.observations import Observations
+from profiler.forecast.observations import Observations, launch_bound
 
 Floats = NDArray[np.float64]
 draws: Final = 60  # of the bootstrap
-prior_fixed_share: Final = 0.2  # of a batch's time that does not depend on its tokens, before any is seen
-prior_deviation: Final = 0.25
-gpu_sharing_gain: Final = 1.12  # one and two H200, Qwen3-8B shapes: 1.11, 1.11, 1.13 and 1.14 times in turns
+gpu_sharing_gain: Final = 1.1  # one and two H200, Qwen3-8B shapes: 1.06 to 1.14 times in turns
 # Two stages that computed all the time on two cores took 12 % longer each; more comes of other load, which
 # makes batches long and so lets more of them run beside each other.
 most_crowding: Final = 0.2
 _huber: Final = 1.5  # deviations from where on a batch counts for less
 _seed: Final = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """What is known of the share of a batch's time that does not depend on its tokens, before any is seen."""
+
+    fixed_share: float
+    deviation: float
+
+
+usual: Final = Prior(0.2, 0.25)
+# A GPU that is given work faster than it does it: kernels that begin and end, weights that are read.
+gpu_keeps_busy: Final = Prior(0.04, 0.04)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +58,9 @@ class LineFit:
     noise: float  # relative standard deviation of a batch
 
 
-def fit_line(amounts: Floats, seconds: Floats, *, seed: int = _seed, count: int = draws) -> LineFit:
+def fit_line(
+    amounts: Floats, seconds: Floats, *, prior: Prior = usual, seed: int = _seed, count: int = draws
+) -> LineFit:
     """Seconds over amounts. Outliers count for less; neither part is negative."""
     generator = np.random.default_rng(seed)
     if not len(amounts):
@@ -55,7 +68,9 @@ def fit_line(amounts: Floats, seconds: Floats, *, seed: int = _seed, count: int 
     x, y = amounts / amounts.mean(), seconds
     weights = np.ones_like(y)
     for _ in range(6):
-        a, b = _solve(x, y, weights[None], np.array([prior_fixed_share]), _variance(x, y, weights))
+        a, b = _solve(
+            x, y, weights[None], np.array([prior.fixed_share]), prior.deviation, _variance(x, y, weights)
+        )
         residuals = y - (a[0] + b[0] * x)
         scale = max(1.4826 * float(np.median(np.abs(residuals))), 1e-9 * float(y.mean()))
         weights = np.minimum(1.0, _huber * scale / np.maximum(np.abs(residuals), 1e-300))
@@ -63,8 +78,8 @@ def fit_line(amounts: Floats, seconds: Floats, *, seed: int = _seed, count: int 
     a, b = a * (level := _level(x, y, float(a[0]), float(b[0]))), b * level
     deviations = np.clip(y / np.maximum(a[0] + b[0] * x, 1e-12) - 1.0, -1.0, 2.0)
     counted = weights[None] * _resampled(len(y), count, generator)
-    priors = np.clip(generator.normal(prior_fixed_share, prior_deviation, count), 0.0, 1.0)
-    others = _solve(x, y, counted, priors, _variance(x, y, weights))
+    priors = np.clip(generator.normal(prior.fixed_share, prior.deviation, count), 0.0, 1.0)
+    others = _solve(x, y, counted, priors, prior.deviation, _variance(x, y, weights))
     unit = float(amounts.mean())
     return LineFit(
         Line(float(a[0]), float(b[0]) / unit),
@@ -89,10 +104,12 @@ def _variance(x: Floats, y: Floats, weights: Floats) -> float:
     return max(float((weights * residuals**2).sum() / weights.sum()), (1e-6 * float(y.mean())) ** 2)
 
 
-def _solve(x: Floats, y: Floats, weights: Floats, prior: Floats, variance: float) -> tuple[Floats, Floats]:
+def _solve(
+    x: Floats, y: Floats, weights: Floats, prior: Floats, deviation: float, variance: float
+) -> tuple[Floats, Floats]:
     """Weighted least squares with a prior on the fixed part, one solution a row of `weights`."""
     mean = float(y.mean())
-    strength = variance / (prior_deviation * mean) ** 2 if mean > 0 else 0.0
+    strength = variance / (deviation * mean) ** 2 if mean > 0 else 0.0
     s0, s1, s2 = weights.sum(1) + strength, _sums(weights, x), _sums(weights, x * x)
     t0, t1 = _sums(weights, y) + strength * prior * mean, _sums(weights, x * y)
     determinant = np.maximum(s0 * s2 - s1**2, 1e-300)
@@ -146,7 +163,7 @@ def _fit_with(
         if stage == "target":
             seconds[0] = seconds[0] / np.array([factors[i] for i in parts[0][0].index])
         tokens = np.concatenate([part.tokens for part, _ in parts])
-        lines[stage] = fit_line(tokens, np.concatenate(seconds), seed=number)
+        lines[stage] = fit_line(tokens, np.concatenate(seconds), prior=_prior(stage, runs), seed=number)
     steps = [run.step_s / factor[2] for run, factor in zip(runs, slow, strict=True)]
     merges = [run.merge_s / f[2] for run, f in zip(runs, slow, strict=True) if run.merge_s is not None]
     links = _join_links(runs)
@@ -165,13 +182,19 @@ def _fit_with(
         away_share=first.away_share,
         token_bytes=first.token_bytes,
         cores=first.cores,
-        sharing_gain=1.0 if first.emulated else gpu_sharing_gain,
+        sharing_gain=None if first.emulated else gpu_sharing_gain,
         crowding=crowding,
         windows=first.windows,
         documents=first.documents,
     )
     others = zip(*(lines[stage].others for stage in ("prefetch", "target", "drafter")), strict=True)
     return Fit(model, tuple(replace(model, pack=p, forward=f, backward=b) for p, f, b in others))
+
+
+def _prior(stage: str, runs: Sequence[Observations]) -> Prior:
+    shares = [run.enqueueing.get(stage) for run in runs]
+    busy = all(share is not None and share <= launch_bound for share in shares)
+    return gpu_keeps_busy if busy else usual
 
 
 def _alone(beside: Floats, run: Observations) -> Floats:

@@ -6,7 +6,7 @@ Knows nothing of queues, nor of how the numbers were fitted.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Final
@@ -21,6 +21,8 @@ hops: Final = {  # copies that a batch's states make on each path
     "pinned": ("pinned down", "pinned up"),
     "peer": ("peer",),
 }
+
+keeps_driver: Final = 0.5  # of a pageable copy's time: roles on that GPU enqueue nothing; H200: 0.4 to 0.6
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,8 @@ class PipelineModel:
     token_bytes: float = 0.0  # of hidden states
     away_share: float | None = None  # of a shared queue's batches, taken by another drafter; None: not seen
     cores: float | None = None  # that logical devices compute on; None: devices of their own
-    sharing_gain: float = 1.0  # how much more a device does while two roles keep it busy at once
+    # How much more a device does with both roles at work on it at once; None: they take turns.
+    sharing_gain: float | None = None
     crowding: float = 0.0  # how much longer work takes for each other stage at work, on logical devices
     windows: Windows = ((1.0,),)  # as they were
     documents: tuple[float, ...] = ()  # lengths of some of them; empty: unknown, as fine as sand
@@ -91,6 +94,11 @@ class PipelineModel:
         both = {"peer", *hops["pinned"]} <= set(self.links)
         slow = both and self.links["peer"].at(many) > sum(self.links[hop].at(many) for hop in hops["pinned"])
         return "pinned" if slow else "peer"
+
+    def slowdown_on_one(self, at_work: Sequence[str]) -> float:
+        """How much longer the work of those stages takes while they are at it at once on one device."""
+        gain = self.sharing_gain if self.sharing_gain and len(set(at_work)) > 1 else 1.0
+        return len(at_work) / gain
 
     def slowdown(self, running: float) -> float:
         """How much longer work takes while that many stages work at once."""

@@ -33,6 +33,7 @@ least_computed: Final = 0.02  # of its work that a stage is taken to compute
 small_copy_bytes: Final = 4096  # numbers that are read back, no states
 slower_copies: Final = 1.1  # times the usual: less is noise
 worth_telling: Final = 0.02  # of a forward, that a slow copy takes longer
+launch_bound: Final = 0.8  # of a GPU's working time that its thread enqueued: more, and the GPU waited for it
 window_parts: Final = ("sum", "optimizer", "checkpoint", "evaluate")  # work of a window, not of a batch
 
 
@@ -101,8 +102,8 @@ def observe(
         windows=_windows(timeline, used),
         tokens_per_s=float(used["tokens"].sum() / used["seconds"].sum()),
         deviation=float(rates.std() / rates.mean()),
-        target_extra=_extra(timeline, "target"),
-        drafter_extra=_extra(timeline, "drafter"),
+        target_extra=_extra(timeline, setting, "target"),
+        drafter_extra=_extra(timeline, setting, "drafter"),
         step_s=step_s,
         merge_s=merge_s,
         links={**declared, **(links or {}), **measured},
@@ -173,15 +174,19 @@ def _documents(used: pd.DataFrame, plan: Facts | None) -> tuple[float, ...]:
     return tuple((lengths * (mean / lengths.mean())).tolist())
 
 
-def _extra(timeline: Timeline, stage: str) -> Line:
+def _extra(timeline: Timeline, setting: Setting, stage: str) -> Line:
     """What a stage's threads do besides main work, work of windows, copies and waits.
 
     Other work and waits for the own device take as long as there are tokens; what has no name, as batches.
+    But where a GPU that is shared copies to and from pageable memory, calls to its driver wait for the copies
+    of the others: that is played, and nothing that would stay with other copies.
     """
     mine = timeline.devices[timeline.devices["stage"] == stage]
     other = (mine["kind"] == "work") & ~mine["name"].isin([main_work[stage], *window_parts])
     named = float(mine.loc[other | (mine["kind"] == "gpu_wait"), "seconds"].sum())
     nameless = float(mine.loc[mine["kind"] == "unaccounted", "seconds"].sum())
+    if setting.path == "pageable" and setting.shares_devices and not timeline.emulated:
+        nameless = 0.0
     done = timeline.service.loc[timeline.service["stage"] == stage, ["batches", "tokens"]].sum()
     return Line(nameless / max(float(done["batches"]), 1.0), named / max(float(done["tokens"]), 1.0))
 

@@ -9,6 +9,7 @@ directories.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +20,7 @@ import numpy as np
 from profiler.forecast.closed_form import estimate
 from profiler.forecast.fitting import Fit, fit_model
 from profiler.forecast.model import PipelineModel, Windows, hops, lay_windows
-from profiler.forecast.observations import Observations
+from profiler.forecast.observations import Observations, launch_bound
 from profiler.forecast.setting import Setting
 from profiler.forecast.simulation import Played, simulate
 
@@ -29,8 +30,8 @@ plays_each: Final = 3
 windows_each: Final = 24
 batches_each: Final = 720  # where windows are large: that settles a pace to parts in a thousand
 told_pace: Final = 1.05  # times as fast or as slow: less of a change in pace is not worth a word
-launch_bound: Final = 0.8  # of a GPU's working time that its thread enqueued: more, and the GPU waited for it
 launch_deviation: Final = 0.1  # for each such stage; on two H200 six forecasts were off by 4 to 20 %
+gain_deviation: Final = 0.03  # of what a GPU does more with both roles at work
 _most: Final = 0.6  # of a logarithm: beyond it nothing is known at all
 
 
@@ -173,11 +174,18 @@ class Predictor:
             yield Doubt(f"summing gradients of several drafters was never seen; taken as {free}", 0.02)
         if setting.shares_devices and not any(run.setting.shares_devices for run in self.runs):
             told = "one working at a time"
-            if self.model.sharing_gain != 1.0:
+            if self.model.sharing_gain is not None:
                 told = f"{self.model.sharing_gain:g} times as fast as taking turns"
             yield Doubt(f"roles never shared a device: taken as {told}", 0.03)
-        if setting.lockstep and not any(run.setting.lockstep for run in self.runs):
-            yield Doubt("lockstep was never seen", 0.02)
+        yield from self._doubt_schedule(setting)
+
+    def _doubt_schedule(self, setting: Setting) -> Iterable[Doubt]:
+        if all(run.setting.lockstep != setting.lockstep for run in self.runs):
+            yield Doubt(f"{'lockstep' if setting.lockstep else 'overlap'} was never seen", 0.02)
+            gain = self.model.sharing_gain
+            if gain is not None and (setting.shares_devices or self.now.shares_devices):
+                text = f"a GPU is taken to do {gain:g} times as much with both roles at work as in turns"
+                yield Doubt(text, gain_deviation)
 
     def _crowds(self, setting: Setting) -> bool:
         """Whether stages have to share cores, as they are or in that setting."""
@@ -212,6 +220,7 @@ class Predictor:
 
     def _doubt_ways(self, setting: Setting) -> Iterable[Doubt]:
         way = self.model.way(setting)
+        yield from self._doubt_copiers(setting, way)
         if all(setting.within(t, d) for t in range(setting.targets) for d in range(setting.drafters)):
             return
         if setting.dispatch == "local" and setting.shares_devices:
@@ -224,6 +233,15 @@ class Predictor:
             yield Doubt(f"{way} copies were not seen in a run; their speed is that of the links", far)
         else:
             yield Doubt(f"how fast {way} copies are is unknown; taken as hidden behind work", 0.1)
+
+    def _doubt_copiers(self, setting: Setting, way: str) -> Iterable[Doubt]:
+        """Roles on one GPU that copy to and from the host's own memory."""
+        now, shares = self.runs[0], setting.shares_devices and self.now.shares_devices
+        if way == "pageable" and shares and self.model.sharing_gain is not None:
+            before = Counter([*now.setting.target_places, *now.setting.drafter_places])
+            then = Counter([*setting.target_places, *setting.drafter_places])
+            if now.setting.path != way or max(then.values()) > max(before.values()):
+                yield Doubt("pageable copies of roles on one GPU are taken to exclude each other", 0.06)
 
 
 def windows_to_play(windows: Windows) -> int:

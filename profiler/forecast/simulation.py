@@ -17,12 +17,14 @@ from typing import Any, Final
 import numpy as np
 import simpy
 
-from profiler.forecast.model import PipelineModel, Windows
+from profiler.forecast.model import PipelineModel, Windows, keeps_driver
 from profiler.forecast.setting import Setting
+from profiler.forecast.together import Together
 
 Process = Generator[Any, Any, None]
 usual_windows: Final = 40
 most_batches: Final = 1500  # played at most; fewer windows then
+enqueueing_s: Final = 1e-5  # a copy that begins at the same moment gets in between
 send_buffers: Final = 2  # of a target: copies under way
 warmup_share: Final = 0.15  # of the windows, cut
 Sample = tuple[str, int, int, float, float]  # stage, index, window, tokens, seconds of work
@@ -69,46 +71,6 @@ def simulate(
     return _Stage(model, setting, tuple(islice(cycle(windows), count)), seed).play()
 
 
-class _Cpu:
-    """Stages at work on the cores of one CPU: the more there are, the slower each (see `slowdown`)."""
-
-    def __init__(self, env: simpy.Environment, model: PipelineModel) -> None:
-        self._env, self._model = env, model
-        self._left: dict[simpy.Event, float] = {}
-        self._since = 0.0
-        self._turn = 0
-
-    def work(self, seconds: float) -> simpy.Event:
-        """The event that so much work is done."""
-        self._advance()
-        done = self._env.event()
-        self._left[done] = seconds
-        self._schedule()
-        return done
-
-    def _advance(self) -> None:
-        spent = (self._env.now - self._since) / self._model.slowdown(len(self._left))
-        self._since = self._env.now
-        for event in self._left:
-            self._left[event] -= spent
-
-    def _schedule(self) -> None:
-        self._turn += 1
-        if self._left:
-            delay = max(min(self._left.values()), 0.0) * self._model.slowdown(len(self._left))
-            self._env.timeout(delay, self._turn).callbacks.append(self._tick)
-
-    def _tick(self, event: simpy.Event) -> None:
-        if event.value != self._turn:
-            return  # something began meanwhile, and set another time
-        self._advance()
-        ended = [done for done, left in self._left.items() if left <= 1e-12]
-        for done in ended:
-            del self._left[done]
-            done.succeed()
-        self._schedule()
-
-
 @dataclass(slots=True)
 class _Tally:
     """Seconds of a stage by what it did, and where the count began."""
@@ -127,9 +89,15 @@ class _Stage:
         self.m, self.s, self.windows = model, setting, windows
         self.way = model.way(setting)
         self.random = None if seed is None else np.random.default_rng(seed)
-        self.cpu = _Cpu(env, model)
+        self.cpu = Together(env, lambda at_work: model.slowdown(len(at_work)))
         roles = Counter([*setting.target_places, *setting.drafter_places])
-        self.shared = {place: simpy.Resource(env) for place, count in roles.items() if count > 1}
+        shared = [place for place, count in roles.items() if count > 1]
+        together = shared if model.sharing_gain is not None else []
+        self.turns = {place: simpy.Resource(env) for place in shared if place not in together}
+        self.together = {place: Together(env, model.slowdown_on_one) for place in together}
+        # Pageable copies of a GPU exclude each other, and half of their time (see `keeps_driver`) its driver.
+        self.copiers = {place: simpy.Resource(env) for place in together}
+        self.drivers = {place: simpy.Resource(env) for place in together}
         self.links: dict[tuple[Any, Any, str], simpy.Resource] = {}
         self.q_pre = simpy.Store(env, setting.prefetch_depth)
         self.q_hs = [simpy.Store(env, setting.depth) for _ in range(setting.queues)]
@@ -201,20 +169,28 @@ class _Stage:
         return seconds * float(np.exp(self.random.normal(-(sigma**2) / 2, sigma)))
 
     def compute(self, stage: str, seconds: float, place: int) -> Generator[Any, Any, float]:
-        """Work on a device, which does one thing at a time; how long it took, waits for the device aside."""
-        if place not in self.shared:
+        """Work on a device; how long it took, waits for the device aside."""
+        if place in self.turns:
+            with self.turns[place].request() as turn:
+                yield from self.wait(turn, stage, "device_wait")
+                begin = self.env.now
+                yield from self.spend(stage, seconds)
+            return float(self.env.now - begin)
+        if place not in self.together:
             begin = self.env.now
             yield from self.spend(stage, seconds)
             return float(self.env.now - begin)
-        with self.shared[place].request() as turn:
+        yield self.env.timeout(enqueueing_s)
+        with self.drivers[place].request() as turn:
             yield from self.wait(turn, stage, "device_wait")
-            begin = self.env.now
-            yield from self.spend(stage, seconds if self.s.lockstep else seconds / self.m.sharing_gain)
+        begin = self.env.now
+        if seconds > 0:
+            yield from self.wait(self.together[place].work(stage, seconds), stage, "work")
         return float(self.env.now - begin)
 
     def spend(self, stage: str, seconds: float) -> Process:
         if seconds > 0:
-            event = self.cpu.work(seconds) if self.m.cores else self.env.timeout(seconds)
+            event = self.cpu.work(stage, seconds) if self.m.cores else self.env.timeout(seconds)
             yield from self.wait(event, stage, "work")
 
     def hop(self, src: object, dst: object, path: str, tokens: float) -> Process:
@@ -222,13 +198,30 @@ class _Stage:
         link = self.links.setdefault((src, dst, path), simpy.Resource(self.env))
         with link.request() as turn:
             yield turn
-            factor = self.m.copy_factor(path, src[1]) if isinstance(src, tuple) and src[0] == "t" else 1.0
-            yield self.env.timeout(self.m.hop_s(path, tokens) * factor)
+            yield self.env.timeout(self.hop_s(src, path, tokens))
+
+    def hop_s(self, src: object, path: str, tokens: float) -> float:
+        factor = self.m.copy_factor(path, src[1]) if isinstance(src, tuple) and src[0] == "t" else 1.0
+        return self.m.hop_s(path, tokens) * factor
 
     def own_copy(self, stage: str, hop: Process) -> Process:
+        """A copy that the stage's thread waits for."""
         since = self.env.now
         yield from hop
         self.took(stage, "copy", since)
+
+    def pageable(self, src: object, dst: object, path: str, tokens: float, place: int) -> Process:
+        """A copy to or from the host's own memory, from or to the device there."""
+        if place not in self.copiers:
+            yield from self.hop(src, dst, path, tokens)
+            return
+        seconds = self.hop_s(src, path, tokens)
+        with self.copiers[place].request() as turn:
+            yield turn
+            with self.drivers[place].request() as driver:
+                yield driver
+                yield self.env.timeout(keeps_driver * seconds)
+            yield self.env.timeout((1.0 - keeps_driver) * seconds)
 
     # The three kinds of stage
 
@@ -299,7 +292,9 @@ class _Stage:
     def load(self, item: _Item, index: int, ring: list[simpy.Event | None]) -> Process:
         """The way of the bytes as far as it is the target's matter."""
         if self.way == "pageable":
-            yield from self.own_copy("target", self.hop(("t", index), "host", "pageable down", item.tokens))
+            place = self.s.target_places[index]
+            copy = self.pageable(("t", index), "host", "pageable down", item.tokens, place)
+            yield from self.own_copy("target", copy)
             return
         if self.s.within(index, item.home):
             return
@@ -348,7 +343,9 @@ class _Stage:
 
     def unload(self, item: _Item, index: int) -> Process:
         if self.way == "pageable":
-            yield from self.own_copy("drafter", self.hop("host", ("d", index), "pageable up", item.tokens))
+            place = self.s.drafter_places[index]
+            copy = self.pageable("host", ("d", index), "pageable up", item.tokens, place)
+            yield from self.own_copy("drafter", copy)
             return
         if item.arrived is not None and not item.arrived.processed:
             yield from self.wait(item.arrived, "drafter", "copy_wait")

@@ -8,6 +8,7 @@ import pytest
 
 from autotune.guided.physics import Layout, as_closed_form, costs_of, log_rates, slopes
 from profiler.forecast.closed_form import estimate
+from profiler.forecast.fitting import gpu_sharing_gain
 from profiler.forecast.model import Line, PipelineModel
 from profiler.forecast.setting import Setting
 
@@ -16,14 +17,14 @@ window = 98_304.0
 
 def random_setting(draw: random.Random) -> Setting:
     targets, drafters = draw.randint(1, 6), draw.randint(1, 6)
-    together = draw.random() < 0.25
+    together, on_one = draw.random() < 0.25, draw.random() < 0.1
     if together:
         drafters = targets
     first = 0 if together else targets
-    path = draw.choice(["pageable", "pinned", "peer"])
+    path = draw.choice(["pinned", "peer"] if together or on_one else ["pageable", "pinned", "peer"])
     return Setting(
-        target_places=tuple(range(targets)),
-        drafter_places=tuple(first + i for i in range(drafters)),
+        target_places=(0,) * targets if on_one else tuple(range(targets)),
+        drafter_places=(0,) * drafters if on_one else tuple(first + i for i in range(drafters)),
         shared_queue=draw.random() < 0.5 and path != "pinned",
         path=path,
         dispatch="local" if together and path == "peer" else "least_depth",
@@ -46,7 +47,7 @@ def random_model(draw: random.Random) -> PipelineModel:
         noise={"target": 0.05, "drafter": 0.05},
         links={hop: Line(1e-4, 1 / cost(1e9, 1e11)) for hop in hops},
         token_bytes=51_200.0,
-        sharing_gain=1.12,
+        sharing_gain=gpu_sharing_gain,
     )
 
 

@@ -31,16 +31,47 @@ def test_the_limit_is_named_and_priced() -> None:
     assert estimate(link, two_stages, link.windows).limit == "links"
 
 
-def test_roles_on_one_gpu_do_more_than_in_turns_but_in_lockstep() -> None:
-    shared = replace(two_stages, drafter_places=(0,))
-    faster = replace(plain, sharing_gain=1.25)
-    for now, gain in ((shared, 1.25), (replace(shared, lockstep=True), 1.0), (two_stages, 1.0)):
-        ways = [
-            (estimate(m, now, m.windows).tokens_per_s, simulate(m, now, m.windows, seed=None).tokens_per_s)
-            for m in (plain, faster)
-        ]
-        for before, after in zip(*ways, strict=True):
-            assert after / before == pytest.approx(gain, rel=0.01)
+shared = replace(two_stages, drafter_places=(0,))
+
+
+def both_ways(model: PipelineModel, setting: Setting) -> tuple[float, float]:
+    """Seconds of a batch by either."""
+    played = simulate(model, setting, model.windows, seed=None)
+    return 100.0 / estimate(model, setting, model.windows).tokens_per_s, 100.0 / played.tokens_per_s
+
+
+def test_roles_on_one_gpu_do_more_only_while_both_are_at_work() -> None:
+    even = replace(plain, backward=Line(1.0), sharing_gain=1.25)
+    for model, setting, batch_s in (
+        (replace(even, sharing_gain=None), shared, 2.0),  # in turns
+        (even, shared, 2 / 1.25),
+        (replace(even, backward=Line(0.5)), shared, 0.5 * 2 / 1.25 + 0.5),  # the rest of a forward alone
+        (even, replace(shared, lockstep=True), 2.0),
+        (even, two_stages, 1.0),
+    ):
+        assert both_ways(model, setting) == pytest.approx((batch_s, batch_s), rel=0.02)
+
+
+def test_pageable_copies_of_one_gpu_exclude_each_other_and_hold_up_its_roles() -> None:
+    """A drafter's copy begins when the target's ends, and keeps the driver for half of its time."""
+    links = {"pageable down": Line(1.0), "pageable up": Line(0.4)}
+    host = replace(shared, path="pageable", shared_queue=True)
+    free = replace(plain, links=links, sharing_gain=2.0)  # as if either role had the GPU for itself
+    assert both_ways(free, host) == pytest.approx((0.2 + 1.0 + 1.0,) * 2, rel=0.01)
+    slower = replace(free, sharing_gain=1.0)
+    assert both_ways(slower, host) == pytest.approx((0.2 + 1.5 + 1.0,) * 2, rel=0.1)
+    pairs = replace(host, target_places=(0, 0, 0), drafter_places=(0, 0, 0))
+    quick = replace(free, forward=Line(0.1), backward=Line(0.05))
+    assert both_ways(quick, pairs) == pytest.approx((1.4, 1.4), rel=0.02)
+    on_two = replace(pairs, target_places=(0, 1), drafter_places=(0, 1))
+    assert both_ways(quick, on_two) == pytest.approx((0.7, 0.7), rel=0.05)
+    assert both_ways(replace(quick, sharing_gain=None), pairs)[1] < 0.8  # logical devices have no driver
+
+
+def test_targets_on_one_device_take_turns_in_lockstep() -> None:
+    two = replace(shared, target_places=(0, 0), lockstep=True)
+    for gain in (None, 1.25):
+        assert both_ways(replace(plain, sharing_gain=gain), two) == pytest.approx((1.5, 1.5), rel=0.02)
 
 
 def test_slowdowns_need_cores() -> None:

@@ -78,6 +78,19 @@ def test_gradients_never_summed_take_a_copy_on_gpus_and_nothing_on_logical_devic
     assert fit_model([replace(seen, links={})]).model.merge_s == 0.0
 
 
+def test_a_gpu_that_is_kept_busy_takes_as_long_as_there_are_tokens() -> None:
+    case = replace(draw_case(1), bend=0.0)
+    seen = observe_played(case, play_truth(case, case.now, 1))
+    samples = {
+        name: replace(part, tokens=np.full_like(part.tokens, 1000.0)) for name, part in seen.samples.items()
+    }
+    on_gpu = replace(seen, samples=samples, emulated=False)
+    for share, fixed in ((0.5, 0.04), (0.95, 0.2), (None, 0.2)):
+        told = {} if share is None else {"target": share, "drafter": share}
+        forward = fit_model([replace(on_gpu, enqueueing=told)]).model.forward
+        assert forward.fixed_s / forward.at(1000) == pytest.approx(fixed, abs=0.01)
+
+
 def test_batches_on_one_gpu_count_for_what_they_would_take_alone() -> None:
     case = replace(draw_case(1), bend=0.0)
     now = replace(case.now, target_places=(0,) * case.now.targets, drafter_places=(0,) * case.now.drafters)
