@@ -168,6 +168,8 @@ def release(devices: DeviceSet) -> None:
     """Give back what an ended run left behind: what only cycles hold, and what allocators keep for later."""
     gc.collect()
     if not devices.emulated:
+        # A workspace for each stream that products were computed on; the threads of every run have new ones.
+        torch._C._cuda_clearCublasWorkspaces()
         torch.cuda.empty_cache()
 
 

@@ -160,6 +160,8 @@ def _compiled_terms(_device: torch.device) -> Callable[..., tuple[Tensor, Tensor
         if len(labels) == 1:  # a case of its own for a compiler: another one that does not count goes along
             logits, labels = logits.repeat(2, 1), labels.repeat(2, 1)
             weights = torch.cat([weights, torch.zeros_like(weights)])
+        else:  # parts of larger tensors would be cases of their own, by where they begin
+            labels, weights = labels.clone(), weights.clone()
         for rows in (logits, labels, weights):
             torch._dynamo.maybe_mark_dynamic(rows, 0)
         numerator, hits, slope = run(logits, labels, weights, alpha)

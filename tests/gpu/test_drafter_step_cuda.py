@@ -12,6 +12,7 @@ from dflash.contract.config import load_config
 from dflash.cuda import CudaDevice
 from dflash.drafter import DrafterSpec, init_drafter
 from dflash.drafter_kernels import plan_batch
+from dflash.objective import _compiled_terms
 from dflash.replicas import Replica
 
 pytestmark = [
@@ -38,6 +39,12 @@ spec = DrafterSpec(
     max_positions=4096,
     target_layers=4,
 )
+
+
+@pytest.fixture(autouse=True)
+def fresh_loss():
+    """Graphs of the loss that other tests' shapes did not shape: all of a process share them."""
+    _compiled_terms.cache_clear()
 
 
 def make_batch(lengths, anchors, seed):

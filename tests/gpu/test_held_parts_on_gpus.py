@@ -52,6 +52,7 @@ def test_peaks_are_those_of_the_run() -> None:
     run(configure("pipeline.token_budget=512"), parts)
     device = parts.devices.targets[0]
     large = device.memory_figures()["peak_allocated_bytes"]
+    release(parts.devices)
     run(configure("pipeline.token_budget=256"), parts)
     figures = device.memory_figures()
     assert figures["allocated_bytes"] <= figures["peak_allocated_bytes"] < large
