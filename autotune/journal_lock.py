@@ -8,6 +8,7 @@ studies.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -55,6 +56,22 @@ class JournalLock(JournalFileOpenLock):
         self._path.unlink(missing_ok=True)
 
     def _try(self) -> bool:
+        """Whether it is ours now. It is whole as soon as it is there: who is killed leaves his name on it."""
+        if self._path.exists():
+            return False
+        own = self._path.with_name(f"{self._path.name}.{os.getpid()}-{threading.get_ident()}")
+        try:
+            own.write_text(Lease.own().render(), encoding="utf-8")
+            os.link(own, self._path)
+        except FileExistsError:
+            return False
+        except OSError:  # a file system without links
+            return self._try_to_create()
+        finally:
+            own.unlink(missing_ok=True)
+        return True
+
+    def _try_to_create(self) -> bool:
         try:
             handle = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except FileExistsError:

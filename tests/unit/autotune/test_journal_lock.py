@@ -66,3 +66,41 @@ def test_a_living_ones_lock_is_not_taken_away_however_old(tmp_path, lock_path, m
     assert Lease.read(lock_path.read_text()) == Lease.own()
     lock.release()
     assert not lock_path.exists()
+
+
+def test_who_is_killed_while_taking_it_leaves_none_or_his_name(tmp_path, lock_path):
+    """Killed just before it is there, or just after."""
+    for when in ("before", "after"):
+        code = f"""
+import os, sys
+from pathlib import Path
+from autotune.journal_lock import JournalLock
+link = os.link
+def killed(source, target):
+    if {when!r} == "after":
+        link(source, target)
+    os._exit(9)
+os.link = killed
+JournalLock(Path(sys.argv[1]), print).acquire()
+"""
+        done = subprocess.run([sys.executable, "-c", code, str(journal_path(tmp_path))], check=False)
+        assert done.returncode == 9
+        assert lock_path.exists() is (when == "after")
+        notices = []
+        lock = JournalLock(journal_path(tmp_path), notices.append)
+        assert lock.acquire()
+        assert len(notices) == (when == "after")
+        lock.release()
+
+
+def test_where_files_cannot_be_linked_it_excludes_as_well(tmp_path, lock_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("autotune.journal_lock.os.link", refuse)
+    first, second = (JournalLock(journal_path(tmp_path), print) for _ in range(2))
+    assert first.acquire()
+    assert not second._try()
+    assert Lease.read(lock_path.read_text()) == Lease.own()
+    first.release()
+    assert list(lock_path.parent.iterdir()) == []
