@@ -10,6 +10,7 @@ from dflash.contract.events import Probe
 from dflash.faults.rig import Rig
 
 turn_s = 0.2  # of the hog: its share of this it runs
+rows_wait_s = 0.001  # for eight rows from the device, without the GIL, which drafters need as well
 launches = 16  # of a forward or step beside it, at each of which the thread lets go of the GIL
 
 
@@ -37,6 +38,7 @@ def python_packing(rig: Rig, lost: float) -> None:
         with probe.span("gather", batch=batch.id, window=batch.window.step, tokens=batch.tokens):
             until_s = time.monotonic() + more_s * batch.tokens
             while time.monotonic() < until_s:
+                time.sleep(rows_wait_s)
                 for row in item.taps[:8]:
                     [value + 0.0 for value in row.tolist()]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -16,16 +17,23 @@ from dflash.faults.rig import Rig
 
 tuning_s = 0.1  # of one tuning
 most_ahead_s = 0.1  # of compiling, before it is owed: the first one takes long, and is warm-up
+batches_per_shape = 3  # of a target: tracing holds the GIL for some 50 ms, which drafters feel every time
 
 
 def recompiles(rig: Rig, lost: float) -> None:
-    """Targets meet new shapes all the time, and compile for each: really, without generating code."""
+    """Targets meet new shapes all the time, and compile for each: really, but generating code is sleep."""
     from torch._dynamo import config  # before the stages start, so that its hooks are there
 
-    function = torch.compile(_double, backend="eager", dynamic=False)
+    due = threading.local()
+
+    def generate(graph: torch.fx.GraphModule, _inputs: list[torch.Tensor]) -> Callable[..., object]:
+        time.sleep(max(due.s - time.monotonic(), 0.0))
+        return graph.forward
+
+    function = torch.compile(_double, backend=generate, dynamic=False)
     shapes = itertools.count(2)
     more_s = rig.pace.forward_loss_s(lost)
-    owed_s = [0.0] * rig.pace.targets
+    owed_s, met = [0.0] * rig.pace.targets, [0] * rig.pace.targets
 
     def act(index: int, batch: Batch) -> None:
         # Of each thread in some versions of torch; in others of all, and what `dynamic=False` sets while one
@@ -33,8 +41,10 @@ def recompiles(rig: Rig, lost: float) -> None:
         config.automatic_dynamic_shapes, config.assume_static_by_default = False, True
         config.recompile_limit = config.accumulated_recompile_limit = 1 << 30
         owed_s[index] += more_s * batch.tokens
-        while owed_s[index] > 0:
+        met[index] += 1
+        if owed_s[index] > 0 and met[index] % batches_per_shape == 0:
             start_s = time.monotonic()
+            due.s = start_s + owed_s[index]
             function(torch.zeros(next(shapes)))
             owed_s[index] = max(owed_s[index] - (time.monotonic() - start_s), -most_ahead_s)
 

@@ -2,7 +2,8 @@
 
 Copies are sleeps of declared length, much longer (or shorter) than the computing beside them, so that the
 cause does not hang on the speed of the machine that runs the test. All are carried out in this process, which
-saves the start of another; one is recorded, as users do it.
+saves the start of another, but for one, which is recorded. Windows are so many that ten steady ones are left
+whatever is cut as warm-up.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.warm_trainer import WarmTrainer
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.rundir import python_command
 from profiler.diagnosis import diagnose
@@ -25,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 small = {
     "objective.anchors_per_document": 4,
-    "window.tokens": 1024,
+    "window.tokens": 512,
     "pipeline.token_budget": 256,
     "run.epochs": 100,
     "run.checkpoint_every": -1,
@@ -42,7 +44,7 @@ stories = {
         "drafter.tap_count": 5,
         **light,
         "transport.preset": "host",
-        "transport.depth": 40,
+        "transport.depth": 20,
         "devices.pageable_gigabytes_per_s": 0.010,
         "run.max_steps": 44,
     },
@@ -52,7 +54,7 @@ stories = {
         "transport.preset": "shared",
         "transport.depth": 4,
         "devices.link_gigabytes_per_s": 0.0015,
-        "run.max_steps": 20,
+        "run.max_steps": 24,
     },
     # story 2: states copied to the host while the target stands still
     "sync-d2h-on-critical-path": {
@@ -60,14 +62,14 @@ stories = {
         "transport.preset": "host",
         "transport.depth": 2,
         "devices.pageable_gigabytes_per_s": 0.005,
-        "run.max_steps": 16,
+        "run.max_steps": 21,
         **light,
     },
     # how it should be
     "target-bound-healthy": {
         "pipeline.split": "1-1",
         "transport.preset": "peer",
-        "run.max_steps": 20,
+        "run.max_steps": 24,
         **light,
     },
 }
@@ -87,7 +89,7 @@ forbidden = {
 recorded = "sync-d2h-on-critical-path"
 
 
-def configured(cause: str, *, seed: int = 0, faster_links: float = 1.0) -> TrainConfig:
+def configured(cause: str, *, seed: int, faster_links: float) -> TrainConfig:
     base = load_config(None).replacing({**small, **stories[cause]})
     links = ("link_gigabytes_per_s", "pinned_gigabytes_per_s", "pageable_gigabytes_per_s")
     changes = {f"devices.{link}": getattr(base.devices, link) * faster_links for link in links}
@@ -105,12 +107,12 @@ def check(diagnosis: Diagnosis, cause: str) -> str | None:
 
 def test_a_recorded_story_is_told_by_its_cause(tmp_path: Path) -> None:
     path = tmp_path / "story.toml"
-    path.write_text(configured(recorded).to_toml())
+    path.write_text(configured(recorded, seed=0, faster_links=1.0).to_toml())
     options = RecordOptions(gil=False, log=tmp_path / "story.log", time_limit_s=240)
 
     def attempt(number: int) -> str | None:
         run = tmp_path / f"run-{number}"
-        recording = record([*python_command(), "run", str(path)], run, options)
+        recording = record([*python_command(), "run", str(path)], run, options, start=WarmTrainer)
         if recording.status != "finished":
             pytest.fail((tmp_path / "story.log").read_text()[-2000:])
         return check(diagnose(Timeline.of(Run.open(run))), recorded)
@@ -118,7 +120,7 @@ def test_a_recorded_story_is_told_by_its_cause(tmp_path: Path) -> None:
     try_undisturbed(attempt)
 
 
-@pytest.mark.parametrize("cause", stories)
+@pytest.mark.parametrize("cause", [cause for cause in stories if cause != recorded])
 def test_it_is_told_with_other_data_and_links(tmp_path: Path, cause: str) -> None:
     config = configured(cause, seed=7, faster_links=1.4)
     try_undisturbed(lambda number: check(diagnose(train(tmp_path / str(number), config)), cause))

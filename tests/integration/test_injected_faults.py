@@ -48,15 +48,14 @@ by_events = (
     "slow-gradients",
 )
 knobs = {
-    "deep-queue": {  # soon full
+    "deep-queue": {  # soon full, and full long before the targets have delivered all
         "transport.depth": 12,
-        "pipeline.token_budget": 512,
-        "window.tokens": 768,
-        "drafter.taps": (0, 1, 2, 3),
-        "run.max_steps": 18,
+        "pipeline.token_budget": 256,
+        "run.max_steps": 26,
     },
-    "shared-queue": {"run.max_steps": 26},  # where batches live is drawn, so windows differ: more of them
-    "small-batches": {"window.tokens": 3072},
+    "shared-queue": {"run.max_steps": 30},  # where batches live is drawn, so windows differ: more of them
+    "slow-drafter": {"window.tokens": 1024},
+    "small-batches": {"data.max_length": 128, "pipeline.token_budget": 128},
 }
 crowded = 0.1  # of a stage's time without a CPU
 no_samples = (no_gil, other_libc, gil_wait.no_proc, gil_wait.no_ptrace, gil_wait.yama.partition("{")[0])
@@ -110,7 +109,7 @@ def test_a_hog_of_the_gil_is_named_in_a_recording(tmp_path: Path, monkeypatch: p
 
 
 def test_the_run_directory_does_not_hold_the_truth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    carry_out(tmp_path, monkeypatch, "slow-data", strength)
+    carry_out(tmp_path, monkeypatch, "slow-data", strength, {"run.max_steps": 3})
     told = [path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()]
     assert told
     assert not any(b"prefetch-starvation" in content for content in told)

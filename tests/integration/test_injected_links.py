@@ -33,23 +33,22 @@ straggler = Fault(
 
 
 @pytest.mark.parametrize(
-    ("fault", "knobs"),
+    ("fault", "strength", "knobs"),
     [
-        ("slow-pair", {}),
-        ("remote-buffers", {"transport.preset": "pinned"}),
-        ("slow-target", {"transport.preset": "pinned"}),
+        ("slow-pair", 0.3, {}),
+        ("remote-buffers", 0.3, {"transport.preset": "pinned"}),
+        ("slow-target", 0.4, {"transport.preset": "pinned"}),
     ],
 )
 def test_one_of_two_targets_held_up_is_told_by_what_holds_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, knobs: dict[str, object]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, strength: float, knobs: dict[str, object]
 ) -> None:
     monkeypatch.setitem(catalogue, straggler.name, straggler)
 
     def attempt(number: int) -> None:
         folder = tmp_path / str(number)
         folder.mkdir()
-        # Ten steady windows are needed, and a warm-up may take several.
-        timeline, truth = carry_out(folder, monkeypatch, fault, 0.4, {**knobs, "run.max_steps": 18})
+        timeline, truth = carry_out(folder, monkeypatch, fault, strength, knobs)
         diagnosis = diagnose(timeline)
         assert diagnosis.primary is not None
         assert diagnosis.primary.cause == truth["cause"], diagnosis.headline

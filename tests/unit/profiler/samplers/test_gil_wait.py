@@ -22,7 +22,8 @@ from profiler.samplers import gil_wait
 from profiler.samplers.base import Reading
 from profiler.samplers.gil_wait import GilWaitSampler
 
-# `holder` keeps the GIL for half of the time inside C, `waiter` wants it all the time, `sleeper` never.
+# `holder` keeps the GIL for half of the time inside C, `waiter` wants it all the time, `sleeper` only to fall
+# asleep and to end.
 program = """
 import ctypes, json, threading, time
 from dflash.contract.gil_range import describe_gil
@@ -88,7 +89,7 @@ def test_shares_of_a_real_program() -> None:
     # By construction .5 for the waiter and next to nothing for the others; a crowded machine adds a little.
     assert 0.3 < waiter < 0.7
     assert holder < 0.25
-    assert sleeper == 0
+    assert sleeper < 0.05  # it may wait once, to fall asleep
 
 
 def test_a_range_beside_the_gil_sees_no_waits() -> None:
@@ -114,7 +115,9 @@ def test_an_ended_thread_says_so_and_a_new_one_is_found(monkeypatch: pytest.Monk
         rows = watch(make(gil), 120)
     sleeper = [r for r in rows if r.key.startswith(f"{gil['threads'][2]}:")]
     assert (sleeper[-1].value, sleeper[-1].reason) == (None, gil_wait.ended)
-    assert sleeper[-2].value == 0
+    # To end it wants the GIL some times, and gets it within 10 ms each; the waiter wants it all the time.
+    assert sleeper[-2].value is not None
+    assert sleeper[-2].value < last(rows, "gil_wait_samples", f"{gil['threads'][1]}:") / 3
 
 
 def test_a_program_that_ends_is_no_complaint() -> None:
