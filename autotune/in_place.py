@@ -205,7 +205,8 @@ class InPlaceRunner(Runner):
         noise = math.hypot(now.deviation, canary.segment.deviation)
         if abs(moved) <= max(drift_limit, sure * noise):
             return None
-        return f"its first configuration is now {math.expm1(moved):+.1%} as fast"
+        way = "faster" if moved > 0 else "slower"
+        return f"its first configuration is now {abs(math.expm1(moved)):.1%} {way}"
 
     def _renew(self, reason: str) -> None:
         if self._tenure is None:

@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -163,8 +164,13 @@ def begin(arguments: Sequence[str], environ: Mapping[str, str] | None = None) ->
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root, env=surroundings)
 
 
-def finish(process: subprocess.Popen[str], *, limit_s: float, codes: Sequence[int] = (0,)) -> Any:
-    """What it answers with --json. Told to end when the time is over, which some answer too (143)."""
+def finish(process: subprocess.Popen[str], *, limit_s: float) -> Any:
+    """What it answers with --json."""
+    return json.loads(wait_for(process, limit_s=limit_s))
+
+
+def wait_for(process: subprocess.Popen[str], *, limit_s: float, codes: Sequence[int] = (0,)) -> str:
+    """Its stdout. It is told to end when the time is over; exit codes other than `codes` end the page."""
     try:
         out, _ = process.communicate(timeout=max(limit_s, 1))
     except subprocess.TimeoutExpired:
@@ -176,7 +182,7 @@ def finish(process: subprocess.Popen[str], *, limit_s: float, codes: Sequence[in
             out, _ = process.communicate()
     if process.returncode not in codes:
         sys.exit(f"{' '.join(map(str, process.args))} ended with {process.returncode}")
-    return json.loads(out)
+    return out
 
 
 def ours(arguments: Sequence[str], *, limit_s: float) -> Any:
@@ -233,7 +239,10 @@ def regenerate(size: Size, settings: Sequence[str], work: Path, page: Page) -> P
         growing = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
         processes.append(begin(["regenerate", str(config), "--choice", choice.to_json()], growing))
     ends_s = min(began_s + size.answer_s, time.monotonic() + page.left_s)
-    books = [finish(each, limit_s=ends_s - time.monotonic(), codes=(0, 143)) for each in processes]
+    for each in processes:
+        # One that had just finished when it was told to end does not answer that any more.
+        wait_for(each, limit_s=ends_s - time.monotonic(), codes=(0, 143, -signal.SIGTERM))
+    books = [read_books(file) for file in files]
     rows = [row for file in files for row in read_answers(file)]
     answers = work / "answers.jsonl"
     answers.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
@@ -252,6 +261,12 @@ def regenerate(size: Size, settings: Sequence[str], work: Path, page: Page) -> P
         },
     )
     return answers
+
+
+def read_books(file: Path) -> dict[str, Any]:
+    """What the manifest beside a file of answers counts."""
+    manifest = json.loads(file.with_name(f"{file.name}.manifest.json").read_text(encoding="utf-8"))
+    return dict(manifest["books"])
 
 
 def read_answers(file: Path) -> list[dict[str, Any]]:
