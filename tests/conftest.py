@@ -41,7 +41,6 @@ alone = {
         "test_injected_links",
         "test_kill_anytime",
         "test_profiler_overhead",
-        "test_recorder",
         "test_report_in_browser",
         "test_study_in_browser",
         "test_trials_in_place",
@@ -49,7 +48,7 @@ alone = {
     "autotune": {"test_in_place"},
     "profiler": {"test_gil_holder", "test_recorder"},
     "samplers": {"test_gil", "test_gil_wait"},
-    "cli": {"test_fast_start", "test_live_command"},
+    "cli": {"test_fast_start"},
 }
 
 browser_names = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -57,7 +56,7 @@ browser_names = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What may be asked for beyond the suite."""
-    parser.addoption("--kills", type=int, default=24, help="how often test_kill_anytime.py kills")
+    parser.addoption("--kills", type=int, default=16, help="how often test_kill_anytime.py kills")
 
 
 @pytest.fixture(autouse=True)

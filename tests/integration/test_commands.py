@@ -82,19 +82,10 @@ def test_a_plan_is_told_and_a_run_that_cannot_fit_is_refused(
     result = run(command_line("dflash-train", "run", *logical, *huge), tmp_path, environment)
     assert result.returncode == 2, result.stderr
     assert "does not fit into that of host" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert result.stdout == "", "what only the trainer can refuse is told the same way"
     (run_directory,) = (tmp_path / "runs").iterdir()
     assert "drafters 0 to 95: weights" in json.loads((run_directory / "run.json").read_text())["reason"]
-
-
-def test_what_only_the_trainer_can_refuse_is_told_the_same_way(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
-    (tmp_path / "empty.jsonl").write_bytes(b"")
-    result = run(command_line("dflash-train", "run", *small, "--data", "empty.jsonl"), tmp_path, environment)
-    assert result.returncode == 2, result.stderr
-    assert "empty.jsonl" in result.stderr
-    assert "Traceback" not in result.stderr
-    assert result.stdout == ""
 
 
 def test_ctrl_c_reaches_the_trainer_that_the_command_became(

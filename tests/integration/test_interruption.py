@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ import pytest
 from dflash.checkpoints.reading import find_checkpoint
 from dflash.contract.config import load_config
 from profiler.run import Run
+from tests.forked_commands import ForkedCommand
 from tests.small_training import on_logical_devices
 
 pytestmark = pytest.mark.slow
@@ -29,41 +29,32 @@ small = (
 )
 
 
-def start(tmp_path: Path, repository: Path, *changes: str) -> subprocess.Popen[str]:
-    config = load_config(None, (*small, *changes))
-    (tmp_path / "run.toml").write_text(config.to_toml())
-    command = [sys.executable, "-P", "-m", "dflash", "run", "run.toml", "--run-dir", "run", "--json"]
-    environment = {**os.environ, "PYTHONPATH": str(repository), "CUDA_VISIBLE_DEVICES": ""}
-    return subprocess.Popen(
-        command, cwd=tmp_path, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+@contextmanager
+def started(folder: Path, *changes: str) -> Iterator[ForkedCommand]:
+    (folder / "run.toml").write_text(load_config(None, (*small, *changes)).to_toml())
+    with ForkedCommand(folder, ["run", "run.toml", "--run-dir", "run", "--json"]) as process:
+        yield process
 
 
-def wait_for_steps(process: subprocess.Popen[str]) -> None:
-    assert process.stderr is not None
-    for line in process.stderr:
-        if re.search(r"step \d+/", line):
-            return
-    raise AssertionError("ended before its first step")
+def wait_for_steps(process: ForkedCommand) -> None:
+    process.wait_for(lambda: re.search(r"step \d+/", process.err) is not None)
 
 
-def end(process: subprocess.Popen[str], tmp_path: Path) -> tuple[int, dict[str, object], str]:
-    """Exit code, closing document, stderr; the run must be readable and not running."""
-    began_s = time.monotonic()
-    out, err = process.communicate(timeout=120)
-    assert time.monotonic() - began_s < 60
-    document = json.loads(out)
-    run = Run.open(tmp_path / "run")
+def end(process: ForkedCommand) -> tuple[int, dict[str, object]]:
+    """Exit code and closing document; the run must be readable and not running."""
+    code = process.end(60)
+    document = json.loads(process.out)
+    run = Run.open(process.folder / "run")
     assert run.manifest["status"] == document["status"]
     assert run.torn == ()
-    return process.returncode, document, err
+    return code, document
 
 
-def test_one_signal_ends_after_the_window_with_a_checkpoint(tmp_path: Path, repository: Path) -> None:
-    process = start(tmp_path, repository)
-    wait_for_steps(process)
-    process.send_signal(signal.SIGTERM)  # test_commands.py sends SIGINT
-    returned, document, err = end(process, tmp_path)
+def test_one_signal_ends_after_the_window_with_a_checkpoint(tmp_path: Path) -> None:
+    with started(tmp_path) as process:
+        wait_for_steps(process)
+        process.signal(signal.SIGTERM)  # test_commands.py sends SIGINT
+        returned, document = end(process)
     assert (returned, document["status"], document["reason"]) == (143, "stopped", "SIGTERM")
     books = document["books"]
     assert isinstance(books, dict)
@@ -72,16 +63,16 @@ def test_one_signal_ends_after_the_window_with_a_checkpoint(tmp_path: Path, repo
     assert saved == [f"step-{books['steps_done']}"]
     manifest = find_checkpoint(str(tmp_path / "run"), older=False).manifest
     assert manifest.position.step == manifest.optimizer_updates == books["steps_done"]
-    assert f"stopped at step {books['steps_done']} (SIGTERM)" in err
+    assert f"stopped at step {books['steps_done']} (SIGTERM)" in process.err
 
 
-def test_two_signals_end_it_too_and_leave_nothing_half(tmp_path: Path, repository: Path) -> None:
-    process = start(tmp_path, repository, "transport=host", "devices.pageable_gigabytes_per_s=0.0005")
-    wait_for_steps(process)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.5)
-    process.send_signal(signal.SIGINT)
-    returned, document, _ = end(process, tmp_path)
+def test_two_signals_end_it_too_and_leave_nothing_half(tmp_path: Path) -> None:
+    with started(tmp_path, "transport=host", "devices.pageable_gigabytes_per_s=0.0005") as process:
+        wait_for_steps(process)
+        process.signal(signal.SIGINT)
+        time.sleep(0.5)
+        process.signal(signal.SIGINT)
+        returned, document = end(process)
     assert (returned, document["status"]) == (130, "stopped")
     books = document["books"]
     assert isinstance(books, dict)
@@ -92,15 +83,12 @@ def test_two_signals_end_it_too_and_leave_nothing_half(tmp_path: Path, repositor
     assert find_checkpoint(str(saved)).path == saved
 
 
-def test_a_signal_while_loading_is_no_traceback(tmp_path: Path, repository: Path) -> None:
-    process = start(tmp_path, repository)
+def test_a_signal_while_loading_is_no_traceback(tmp_path: Path) -> None:
     manifest = tmp_path / "run/run.json"
-    while process.poll() is None:
-        if manifest.exists() and json.loads(manifest.read_text())["config"] is not None:
-            break
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    returned, document, err = end(process, tmp_path)
+    with started(tmp_path) as process:
+        process.wait_for(lambda: manifest.exists() and json.loads(manifest.read_text())["config"] is not None)
+        process.signal(signal.SIGINT)
+        returned, document = end(process)
     assert (returned, document["status"], document["reason"]) == (130, "stopped", "SIGINT")
-    assert "Traceback" not in err
-    assert "before the first step" in err
+    assert "Traceback" not in process.err
+    assert "before the first step" in process.err

