@@ -15,6 +15,7 @@ from profiler.throughput import Throughput
 from profiler.timeline import Timeline
 from profiler.waits import beside_stages
 
+seldom = 0.01  # of a stage's time: a wait that decides nothing
 host_paths = ("pageable", "pinned", "host")  # host: through host memory, of a kind that is not known
 
 
@@ -44,6 +45,11 @@ class StageLoad:
     @property
     def copies(self) -> float:
         return self.host_copies + self.peer_copies + self.copy_wait
+
+    @property
+    def taken_up(self) -> float:
+        """Share of time of which it is known that work or copies took it."""
+        return self.busy + self.copies
 
     @property
     def waiting(self) -> float:
@@ -126,8 +132,16 @@ class Loads:
 
     @property
     def drafters_limit(self) -> bool:
-        """Whether the drafters hold the targets up, or soon will, rather than the other way round."""
-        return self.still_filling or self.target.wait("put q_hs") > self.drafter.wait("get q_hs")
+        """Whether the drafters hold the targets up, or soon will, rather than the other way round.
+
+        Where hardly anybody waits for the other, it is not those whose time is known to be less taken up.
+        """
+        room, input_ = self.target.wait("put q_hs"), self.drafter.wait("get q_hs")
+        if self.still_filling:
+            return True
+        if room < seldom and self.drafter.taken_up < self.target.taken_up:
+            return False
+        return room > input_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,6 +244,16 @@ def shares_devices(timeline: Timeline) -> bool:
 
     The CPU is no such device: its cores work side by side.
     """
-    frame = timeline.devices.loc[timeline.devices["device"] != "cpu", ["stage", "device"]].drop_duplicates()
-    targets = set(frame.loc[frame["stage"] == "target", "device"])
-    return bool(targets & set(frame.loc[frame["stage"] == "drafter", "device"]))
+    targets, drafters = (_devices_of(timeline, stage) for stage in ("target", "drafter"))
+    return bool(targets & drafters)
+
+
+def shares_all_devices(timeline: Timeline) -> bool:
+    """Whether targets and drafters have the same devices: what either is spared, the other gets."""
+    targets, drafters = (_devices_of(timeline, stage) for stage in ("target", "drafter"))
+    return bool(targets) and targets == drafters
+
+
+def _devices_of(timeline: Timeline, stage: str) -> set[str]:
+    frame = timeline.devices[(timeline.devices["device"] != "cpu") & (timeline.devices["stage"] == stage)]
+    return set(frame["device"])

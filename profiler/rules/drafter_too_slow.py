@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from profiler.capacity import Loads, measure_loads
+from profiler.capacity import Loads, measure_loads, shares_all_devices
 from profiler.cpu_waits import cpu_wait
 from profiler.finding import Evidence, Finding, Remedy, Scalar
 from profiler.rules import per_step_scalar_sync
@@ -32,8 +32,11 @@ def cost(timeline: Timeline, loads: Loads) -> float | None:
     """How much faster targets are than the drafters' work alone: copies and waits are other causes.
 
     Of targets the waits for the GIL do not count either: work is set against work. Drafters that would keep
-    up if nobody had to wait for a CPU are not slow: that is a matter of the machine.
+    up if nobody had to wait for a CPU are not slow: that is a matter of the machine. Nor are those that share
+    all their devices with the targets: nothing idles there for them.
     """
+    if shares_all_devices(timeline):
+        return 0.0
     target, drafter = loads.target, loads.drafter
     occupied = target.occupied - target.gil_wait
     alone = drafter.busy - per_step_scalar_sync.waited(timeline, drafter)
@@ -76,6 +79,9 @@ def check(timeline: Timeline) -> list[Finding]:
         summary="Drafters compute more slowly than targets deliver",
         cost=cost(timeline, loads),
         checks=[
+            Check(
+                not shares_all_devices(timeline), "targets have the same devices, and use what drafters leave"
+            ),
             Check(loads.drafters_limit, "the drafters do not hold the targets up"),
             Check(nearly_full(timeline, loads), "the queue to the drafters is not full most of the time"),
         ],

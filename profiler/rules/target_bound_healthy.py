@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from profiler.capacity import Loads, measure_loads
+from profiler.capacity import Loads, measure_loads, shares_all_devices
 from profiler.finding import Evidence, Finding, Remedy, Verdict
 from profiler.gpus import little_work, power_of_little_work
 from profiler.rules import (
@@ -119,6 +119,10 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
     if (idle_work := _little_work(timeline, loads)) is not None:
         return "rejected", 0.7, idle_work
     certainty = 0.6 + 0.35 * (reached - healthy_efficiency) / (1.0 - healthy_efficiency)
+    if shares_all_devices(timeline):
+        worked = f"{percent(loads.target.busy)} and {percent(loads.drafter.busy)}"
+        text = f"Healthy: targets and drafters share their devices, and are at work {worked} of the time."
+        return "supported", certainty, text
     balanced = loads.drafter.busy >= _balanced * loads.target.busy
     return (
         "supported",
@@ -201,4 +205,6 @@ def _remedy(timeline: Timeline, loads: Loads) -> Remedy:
         return Remedy(
             f"Nothing to fix. By proportion, pipeline.split={knobs['pipeline.split']} could be faster.", knobs
         )
+    if shares_all_devices(timeline):
+        return Remedy("Nothing to fix; more devices, or a faster forward or step, would help.")
     return Remedy("Nothing to fix; more targets, or a faster forward, would help.")

@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from profiler.capacity import Loads, StageLoad, measure_capacities, measure_loads, shares_devices
+from profiler.capacity import (
+    Loads,
+    StageLoad,
+    measure_capacities,
+    measure_loads,
+    shares_all_devices,
+    shares_devices,
+)
 from profiler.run import Run
 from profiler.throughput import Throughput, measure_throughput
 from profiler.timeline import Timeline
@@ -103,8 +110,31 @@ def test_a_queue_that_is_still_filling_means_that_drafters_limit() -> None:
     assert loads.lost_share(drafter=0.7) == pytest.approx(0.5)
 
 
+def test_where_hardly_anybody_waits_the_fuller_stage_limits() -> None:
+    full, idle = {"busy": 0.35, "host_copies": 0.56}, {"busy": 0.41, "host_copies": 0.15}
+    copying = Loads(None, load("target", **full, put_q_hs=0.0002), load("drafter", **idle, get_q_hs=0.0001))
+    assert not copying.drafters_limit
+    other = Loads(None, load("target", **idle, put_q_hs=0.0002), load("drafter", **full, get_q_hs=0.0001))
+    assert other.drafters_limit
+    blocked = Loads(None, load("target", **full, put_q_hs=0.02), load("drafter", **idle, get_q_hs=0.0001))
+    assert blocked.drafters_limit
+
+
 def test_devices_of_targets_and_drafters_are_compared(tmp_path: Path) -> None:
     timeline = timeline_of(play(tmp_path / "run", windows=12))
-    assert not shares_devices(timeline)
-    assert shares_devices(dataclasses.replace(timeline, devices=timeline.devices.assign(device="cuda:0")))
-    assert not shares_devices(dataclasses.replace(timeline, devices=timeline.devices.assign(device="cpu")))
+
+    def on(device: str) -> Timeline:
+        return dataclasses.replace(timeline, devices=timeline.devices.assign(device=device))
+
+    for shares in (shares_devices, shares_all_devices):
+        assert not shares(timeline)
+        assert shares(on("cuda:0"))
+        assert not shares(on("cpu"))
+
+
+def test_more_targets_than_drafters_share_devices_and_not_all(tmp_path: Path) -> None:
+    timeline = timeline_of(play(tmp_path / "run", windows=12, targets=2))
+    place = timeline.devices["index"].where(timeline.devices["stage"] == "target", 0).astype(str)
+    mixed = dataclasses.replace(timeline, devices=timeline.devices.assign(device="cuda:" + place))
+    assert shares_devices(mixed)
+    assert not shares_all_devices(mixed)
