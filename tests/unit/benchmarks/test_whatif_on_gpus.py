@@ -11,7 +11,7 @@ from dflash.data.slices import hold_out
 
 def open_page(path: Path, gpus: int) -> Page:
     choice = argparse.Namespace(
-        tiny=True, gpus=gpus, layers=2, anchors=16, changes=[], out=path, first=len(settings)
+        tiny=True, gpus=gpus, layers=2, anchors=16, changes=[], out=path, first=len(settings), skip=0
     )
     return Page(choice, path)
 
@@ -27,3 +27,11 @@ def test_no_run_ends_with_an_evaluation(tmp_path: Path) -> None:
 def test_what_changes_nothing_is_no_setting(tmp_path: Path) -> None:
     assert open_page(tmp_path, 2).settings == settings
     assert open_page(tmp_path, 1).settings == tuple(each for each in settings if each != "devices.gpus=1")
+
+
+def test_settings_that_were_run_before_are_left_out(tmp_path: Path) -> None:
+    page = open_page(tmp_path, 1)
+    page.choice.skip, page.choice.first = 3, 2
+    whole = page.settings
+    page.__post_init__()
+    assert page.settings == whole[3:5]
