@@ -89,16 +89,8 @@ class Page:
     def __post_init__(self) -> None:
         tiny = self.choice.tiny
         self.roles = LentRoles(torch.device("cpu" if tiny else "cuda:0"))
-        self.shape = "tiny" if tiny else "qwen3-8b"
-        self.target = self.shape
-        if not tiny:
-            self.target = f"{self.shape}-{self.choice.layers}-layers"
-            random_shapes[self.target] = {
-                **random_shapes[self.shape],
-                "num_hidden_layers": self.choice.layers,
-            }
-        self.scale = 16 if tiny else 1  # tokens of everything are so many times fewer
-        self.documents = self.make_documents()
+        self.shape, self.target, self.scale = shape_of(tiny, self.choice.layers)
+        self.documents = make_documents_of(self.shape, self.scale)
         self.configs = {
             changes: self.configure(changes) for changes in settings
         }  # all can be, or none is run
@@ -106,13 +98,6 @@ class Page:
         # Sharing one GPU is no change where there is one.
         others = [name for name in settings if name == again or self.configs[name] != base]
         self.settings = tuple(others[self.choice.skip :][: self.choice.first])
-
-    def make_documents(self) -> Documents:
-        """Lengths that pack into budgets in more ways than one."""
-        shortest, longest = 300 // self.scale, 700 // self.scale
-        draw = np.random.default_rng(7)
-        lengths = [int(n) for n in draw.integers(shortest, longest + 1, 1200)]
-        return make_documents(lengths, vocab=random_shapes[self.shape]["vocab_size"] - 1)
 
     def configure(self, changes: str) -> TrainConfig:
         """The base with `changes`, whose tokens are divided by the scale."""
@@ -227,6 +212,22 @@ class Page:
         figures = {**score(rows, rates), "elapsed_s": self.elapsed_s, "base": self.base, "rows": self.rows}
         write_result(self.choice.out / "whatif_on_gpus.json", "whatif_on_gpus", {**facts, **figures})
         pack(self.runs, self.choice.out / "runs.tar.xz")
+
+
+def shape_of(tiny: bool, layers: int) -> tuple[str, str, int]:
+    """The shape, the name of its target with so many layers, and how many times fewer tokens there are."""
+    if tiny:
+        return "tiny", "tiny", 16
+    shape, target = "qwen3-8b", f"qwen3-8b-{layers}-layers"
+    random_shapes[target] = {**random_shapes[shape], "num_hidden_layers": layers}
+    return shape, target, 1
+
+
+def make_documents_of(shape: str, scale: int) -> Documents:
+    """Lengths that pack into budgets in more ways than one."""
+    draw = np.random.default_rng(7)
+    lengths = [int(n) for n in draw.integers(300 // scale, 700 // scale + 1, 1200)]
+    return make_documents(lengths, vocab=random_shapes[shape]["vocab_size"] - 1)
 
 
 def pace(trainer: Trainer) -> None:
