@@ -6,7 +6,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-import torch
 
 from benchmarks import faults_on_gpus
 from benchmarks.faults_on_gpus import (
@@ -99,9 +98,11 @@ def test_a_run_is_right_by_its_cause_or_by_health_where_little_is_lost() -> None
     assert (found["right"], found["runs"]) == (3, 5)
 
 
-def test_without_a_gpu_nothing_is_taken() -> None:
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU")
+def test_without_a_gpu_nothing_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    monkeypatch.setattr(faults_on_gpus.torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(faults_on_gpus.torch, "empty", lambda size, **_: taken.append(size))
     pieces = Pieces(1)
     for _ in range(2 * quiet_batches):
         pieces.act()
+    assert taken == []
