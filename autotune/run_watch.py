@@ -158,16 +158,22 @@ def record_watched(
         return children[0]
 
     recording = record(command, run_path, options, stop=stop, start=start_watched)
-    reason = watch.reason
-    if reason is None and recording.exit_code > 128 and not children[0].was_signalled:
-        number = recording.exit_code - 128
-        reason = _blame_others(number, recording.reason) if number in stop_signals else None
-    if reason is None and recording.exit_code != 0 and gpus is not None:
-        lost = gpus.find_lost()
-        reason = lost and f"{lost}; {recording.reason or 'no further reason'}"
+    reason = _blame(recording, watch, was_signalled=children[0].was_signalled)
     if reason is None:
         return recording
     return dataclasses.replace(recording, exit_code=1, status="failed", reason=reason)
+
+
+def _blame(recording: Recording, watch: RunWatch, *, was_signalled: bool) -> str | None:
+    """What is to blame for an end beyond what the recording says, with that; None: nothing is."""
+    if watch.reason is not None:
+        # A run that fails while it is being ended says why, be it that it had failed before.
+        told = recording.reason if recording.status == "failed" else None
+        return f"{watch.reason}; {told}" if told else watch.reason
+    if recording.exit_code - 128 in stop_signals and not was_signalled:
+        return _blame_others(recording.exit_code - 128, recording.reason)
+    lost = watch.gpus.find_lost() if watch.gpus is not None and recording.exit_code != 0 else None
+    return lost and f"{lost}; {recording.reason or 'no further reason'}"
 
 
 def _blame_others(number: int, reason: str | None) -> str:

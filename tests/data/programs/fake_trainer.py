@@ -1,8 +1,9 @@
 """Stands in for `python -m dflash`: `fake_trainer.py run CONFIG` leaves a run as the trainer would.
 
 FAKE_TRAINER chooses how it ends: ok (default), short (of time), used_up (data), oom,
-refused, segv, terminated, silent, hang, stall (after some windows), nan, xid; hungry (out of
-memory from 2048 tokens on, with a thread, half a gigabyte and a child process left behind).
+refused, segv, terminated, silent, hang, stall (after some windows), nan, xid, xid_stays (its
+process does not end); hungry (out of memory from 2048 tokens on, with a thread, half a gigabyte and
+a child process left behind).
 """
 
 import json
@@ -38,8 +39,10 @@ def main() -> int:
         return fail(run, "there is no such data file\n  where: nowhere.jsonl", 2)
     if fate == "nan":
         return fail(run, "the loss or its gradient is not finite, training stops", 1)
-    if fate == "xid":
-        return fail(run, "RuntimeError: CUDA error: unspecified launch failure", 1)
+    if fate in ("xid", "xid_stays"):
+        code = fail(run, "RuntimeError: CUDA error: unspecified launch failure", 1)
+        time.sleep(600 if fate == "xid_stays" else 0)
+        return code
     if fate == "terminated":
         os.kill(os.getpid(), signal.SIGTERM)
     if fate == "segv":

@@ -83,7 +83,10 @@ def test_a_trial_that_gets_no_further_is_ended_and_nothing_of_it_is_left(run, mo
     assert not psutil.pid_exists(RunDir(run_path).manifest()["pids"]["trainer"])
 
 
-def test_a_gpu_that_went_while_a_trial_failed_is_what_is_blamed(data_dir, tmp_path, repository, monkeypatch):
+@pytest.mark.parametrize("fate", ["xid", "xid_stays"])  # seen after the end, or while it still runs
+def test_a_gpu_that_went_while_a_trial_failed_is_what_is_blamed(
+    fate, data_dir, tmp_path, repository, monkeypatch
+):
     class LostGpus:
         def find_lost(self):
             if RunDir(tmp_path / "trial/run").manifest()["status"] == "running":
@@ -91,7 +94,8 @@ def test_a_gpu_that_went_while_a_trial_failed_is_what_is_blamed(data_dir, tmp_pa
             return "GPU 1 (GPU-b): the GPU has fallen off the bus (NVML_ERROR_GPU_IS_LOST)"
 
     monkeypatch.setenv("PYTHONPATH", str(repository))
-    monkeypatch.setenv("FAKE_TRAINER", "xid")
+    monkeypatch.setenv("FAKE_TRAINER", fate)
+    monkeypatch.setattr("autotune.run_watch.gpu_every_s", 0.0)
     runner = RecordedRunner([sys.executable, str(data_dir / "programs/fake_trainer.py")], LostGpus())
     (tmp_path / "trial").mkdir()
     request = Request(
