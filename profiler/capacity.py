@@ -64,6 +64,11 @@ class StageLoad:
         """
         return max(1.0 - self.waiting + self.wait("device_wait"), 0.0)
 
+    @property
+    def turn_wait(self) -> float:
+        """Share of time spent waiting for a turn, by the schedule or on a shared device."""
+        return self.wait("barrier") + self.wait("device_wait")
+
     def wait(self, name: str) -> float:
         """Share of time in one wait; 0 when it never waited so."""
         return self.waits.get(name, 0.0)

@@ -18,7 +18,7 @@ from profiler.forecast.gains import predict_gains
 from profiler.forecast.run_forecast import RunForecast
 from profiler.hardware_limit import Limit
 from profiler.rules import all_rules, allocator_fragmentation, host_memory_exhausted_swapping, not_enough_data
-from profiler.rules.verdicts import percent
+from profiler.rules.verdicts import healthy_efficiency, percent
 from profiler.throughput import measure_throughput
 from profiler.timeline import Timeline
 from profiler.waits import name_of_part
@@ -258,5 +258,7 @@ def _say_unexplained(loads: Loads | None, capacities: Capacities) -> tuple[str, 
     return (
         f"No single known cause: the pipeline reaches {pace} of what its stages allow.",
         f"Where time went beside work: {largest}." if largest else "Work fills the time of every stage.",
-        "Nothing to change on this evidence. The closing sums show the rest; a longer run tells more.",
+        "Nothing to change on this evidence. The closing sums show the rest; a longer run tells more."
+        if reached is not None and reached >= healthy_efficiency
+        else "No rule knows what took the rest. Closing sums show where it went; a longer run tells more.",
     )

@@ -154,6 +154,15 @@ def _outpaced(loads: Loads) -> str:
     )
 
 
+def _taking_turns(loads: Loads) -> str:
+    target, drafter = loads.target, loads.drafter
+    return (
+        f"Every batch is forwarded, then trained on, and only then comes the next: {_whole(target)} "
+        f"work{_s(target)} {percent(target.busy)} of the time, {_whole(drafter)} {percent(drafter.busy)}, "
+        "never both at once."
+    )
+
+
 def _in_turns(loads: Loads) -> str:
     target, drafter = loads.target.gil_wait, loads.drafter.gil_wait
     return (
@@ -184,6 +193,11 @@ def _healthy(loads: Loads) -> str:
     other = loads.drafter if mine is loads.target else loads.target
     them = "it" if mine.threads == 1 else "them"
     busy = percent(mine.busy)
+    if min(mine.turn_wait, other.turn_wait) >= least_share:
+        return (
+            f"{_whole(mine).capitalize()} work{_s(mine)} {busy} of the time, and in the rest the same device "
+            f"works for {_whole(other)}, or {_whole(mine)} wait{_s(mine)} for a turn."
+        )
     said = f"{_whole(mine).capitalize()} work{_s(mine)} {busy} of the time; nothing holds {them} up."
     if other.waiting < least_share:
         return said
@@ -203,6 +217,7 @@ mechanisms: Final[Mapping[str, Callable[[Loads], str]]] = {
     "python-packing-loop": _packing,
     "per-step-scalar-sync": _syncing,
     "drafter-too-slow": _outpaced,
+    "lockstep-schedule": _taking_turns,
     "gil-contention": _in_turns,
     "token-budget-too-small": _small,
     "slow-kernel-fallback": _fallback,

@@ -15,6 +15,7 @@ from profiler.rules import (
     gradient_sync_wait,
     host_copies,
     kernel_autotune_lock,
+    lockstep_schedule,
     numa_remote_host_buffers,
     one_gpu_throttled,
     per_step_scalar_sync,
@@ -61,7 +62,7 @@ def check(timeline: Timeline) -> list[Finding]:
             summary=summary,
             range_s=timeline.range_s,
             evidence=(
-                share("efficiency", efficiency(loads), "a stage's own pace is unknown"),
+                share("efficiency", efficiency(timeline, loads), "a stage's own pace is unknown"),
                 share("targets working", target.busy),
                 share("drafters working", drafter.busy),
                 share(
@@ -85,16 +86,20 @@ def check(timeline: Timeline) -> list[Finding]:
     ]
 
 
-def efficiency(loads: Loads) -> float | None:
-    """Today's pace over what work alone would allow: the share of time that the limiting stage works."""
-    target, drafter = loads.target, loads.drafter
-    if target.tokens_per_s is None or drafter.tokens_per_s is None:
+def efficiency(timeline: Timeline, loads: Loads) -> float | None:
+    """Today's pace over what work alone would allow: the share of time that the limiting stage works.
+
+    Where both stages have the same devices, what one waits for its turn while the other works is work, too.
+    """
+    other, limiting = sorted((loads.target, loads.drafter), key=lambda load: load.busy)
+    if other.tokens_per_s is None or limiting.tokens_per_s is None:
         return None
-    return max(target.busy, drafter.busy)
+    turns = limiting.turn_wait if shares_all_devices(timeline) else 0.0
+    return limiting.busy + min(turns, other.busy)
 
 
 def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
-    reached = efficiency(loads)
+    reached = efficiency(timeline, loads)
     lack = lacking(timeline)
     if lack is not None or reached is None:
         return "not_enough_evidence", 0.0, f"Not judged: {lack or 'a stage’s own pace is unknown'}."
@@ -143,6 +148,7 @@ def _sickness(timeline: Timeline, loads: Loads) -> str | None:
         "waiting for input": prefetch_starvation.cost(timeline, loads),
         "drafters' work": drafter_too_slow.cost(timeline, loads),
         "copies through host memory": host_copies.cost(timeline, loads),
+        "taking turns": lockstep_schedule.cost(timeline, loads),
         "waits at window ends": gradient_sync_wait.cost(timeline, loads),
         "recompilations": recompiles_from_varying_shapes.cost(timeline, loads),
         "swapping": timeline.host_memory.lost_share,

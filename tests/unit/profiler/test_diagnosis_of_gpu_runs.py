@@ -12,9 +12,9 @@ from profiler.examination import examine
 data = Path(__file__).parents[2] / "data" / "runs" / "h200_one_gpu"
 
 
-@pytest.mark.parametrize("name", ["large", "small_windows"])
+@pytest.mark.parametrize("name", ["large", "small_windows", "lockstep"])
 def test_roles_that_keep_one_gpu_busy_together_are_healthy(name: str) -> None:
-    """One waits for the other in its queue, but the GPU never does: a split has nothing to move."""
+    """One waits for the other in its queue or for its turn, but the GPU never does: nothing to move."""
     found = examine(data / name).diagnosis
     assert found.primary is not None
     assert found.primary.cause == "target-bound-healthy"
