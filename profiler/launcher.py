@@ -109,10 +109,11 @@ class _Launch:
         grace_s = settle_s if self.status is not None else 0.0
         killed: set[int] = set()
         while True:
-            self._reap()
-            alive = descendants(os.getpid())
+            # Who died since the last look is not alive, but must not stay behind as a zombie either.
+            nobody = self._reap()
+            alive = [] if nobody else descendants(os.getpid())
             waited_s = time.monotonic() - started
-            if not alive or waited_s > grace_s + kill_limit_s:
+            if nobody or waited_s > grace_s + kill_limit_s:
                 return len(killed), alive
             if waited_s >= grace_s:
                 killed.update(alive)
@@ -121,15 +122,18 @@ class _Launch:
                         os.kill(pid, signal.SIGKILL)
             time.sleep(0.02)
 
-    def _reap(self) -> None:
-        with contextlib.suppress(ChildProcessError):
-            while True:
+    def _reap(self) -> bool:
+        """Take leave of the dead. Whether nobody is left: to a subreaper all descendants are children."""
+        while True:
+            try:
                 pid, status, usage = os.wait4(-1, os.WNOHANG)
-                if pid == 0:
-                    return
-                if pid == self.pid:
-                    self.status = status
-                    self._usage = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            if pid == self.pid:
+                self.status = status
+                self._usage = usage.ru_utime + usage.ru_stime, usage.ru_maxrss * 1024
 
     def report_exit(self, killed: int, left: list[int]) -> None:
         """Tell the recorder how the command ended; its exit code is negative for a signal."""

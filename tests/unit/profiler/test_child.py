@@ -228,3 +228,28 @@ def test_log_tail_gives_the_last_lines_that_say_something(tmp_path: Path) -> Non
     log.write_bytes(b"x" * 20_000 + b"\nfirst\n\nsecond \xff\n\n")
     assert log_tail(log, lines=2) == ["first", "second �"]
     assert log_tail(tmp_path / "none") == []
+
+
+dying_between_looks = """
+import os, signal, socket
+from profiler import launcher
+
+def die_first(root):
+    if launch.status is None:
+        os.kill(launch.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, launch.pid, os.WEXITED | os.WNOWAIT)
+    return look(root)
+
+look, launcher.descendants = launcher.descendants, die_first
+ours, theirs = socket.socketpair()
+ours.send(bytes(1))  # the word to go
+launch = launcher._Launch(theirs, ["sleep", "60"])
+launch.begin()
+print(*launch.sweep(), launch.status)
+"""
+
+
+def test_who_dies_between_two_looks_of_the_launcher_is_not_left_as_a_zombie(repository: Path) -> None:
+    command = [sys.executable, "-c", dying_between_looks]
+    ended = subprocess.run(command, cwd=repository, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.stdout == f"0 [] {int(signal.SIGKILL)}\n", ended.stderr
