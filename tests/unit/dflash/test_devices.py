@@ -142,8 +142,26 @@ def test_work_on_a_logical_device_is_done_when_the_call_returns() -> None:
     assert device.start_timing() is None
 
 
-def test_a_logical_device_computes_one_thing_at_a_time_and_says_who_waited() -> None:
+class AskedLock:
+    """A lock that tells when somebody was refused: a thread that was started may not have come so far."""
+
+    def __init__(self) -> None:
+        self._lock, self.refused = threading.Lock(), threading.Event()
+        self.release = self._lock.release
+
+    def acquire(self, *, blocking: bool = True) -> bool:
+        taken = self._lock.acquire(blocking)
+        if not taken:
+            self.refused.set()
+        return taken
+
+
+def test_a_logical_device_computes_one_thing_at_a_time_and_says_who_waited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     device, other = open_devices(config("logical", "1-1")).all
+    turn = AskedLock()
+    monkeypatch.setattr(device, "_turn", turn)
     log: list[tuple] = []
     probe = Probe(SimpleNamespace(append=log.append), "drafter")
     inside, let_go = threading.Event(), threading.Event()
@@ -160,7 +178,7 @@ def test_a_logical_device_computes_one_thing_at_a_time_and_says_who_waited() -> 
         assert log == []  # another device
     second = threading.Thread(target=lambda: device.computing(probe, batch=3).__enter__(), daemon=True)
     second.start()
-    second.join(0.01)
+    assert turn.refused.wait(30)
     assert second.is_alive()
     let_go.set()
     second.join(30)

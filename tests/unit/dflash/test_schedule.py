@@ -19,6 +19,14 @@ def in_thread(work, *arguments: object) -> threading.Thread:
     return thread
 
 
+def await_waiter(schedule: Lockstep) -> None:
+    """Return once a thread waits there: one that was started may not have come so far."""
+    deadline = time.monotonic() + 30
+    while not schedule._changed._waiters:
+        assert time.monotonic() < deadline, "nobody came to wait"
+        time.sleep(0.0005)
+
+
 def blocked(thread: threading.Thread) -> bool:
     thread.join(0.01)
     return thread.is_alive()
@@ -72,7 +80,7 @@ def test_waiting_is_a_span_and_passing_is_none() -> None:
     schedule.await_forward(probe)
     assert rows == []
     drafter = in_thread(schedule.await_step, probe)
-    assert blocked(drafter)
+    await_waiter(schedule)
     schedule.forwarded(silent)
     drafter.join(30)
     assert [row[event_schema.names.index("name")] for row in rows] == ["barrier"]

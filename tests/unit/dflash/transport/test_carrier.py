@@ -80,14 +80,26 @@ def test_an_asynchronous_copy_is_a_span_of_its_link() -> None:
     ]  # fmt: skip
 
 
+class AskedMoment(CopyMoment):
+    """Tells when somebody has begun to wait for it: a thread that was started may not have come so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+
+    def wait(self) -> None:
+        self.asked.set()
+        super().wait()
+
+
 def test_waiting_for_a_copy_is_a_span_only_when_there_is_something_to_wait_for() -> None:
-    log, carrier, ready = ListLog(), LogicalCarrier(fast, silent), CopyMoment()
+    log, carrier, ready = ListLog(), LogicalCarrier(fast, silent), AskedMoment()
     probe = Probe(log, "drafter")
     waiting = threading.Thread(
         target=carrier.receive, args=(torch.zeros(1), ready, b, probe, {"batch": 1}), daemon=True
     )
     waiting.start()
-    waiting.join(0.01)
+    assert ready.asked.wait(30)
     assert waiting.is_alive()
     ready.finish()
     waiting.join(30)

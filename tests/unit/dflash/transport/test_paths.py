@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from types import SimpleNamespace
 
 import pytest
@@ -26,6 +25,18 @@ class ListLog:
         self.rows.append(dict(zip(event_schema.names, row, strict=True)))
 
 
+class AskedMoment(CopyMoment):
+    """Tells when somebody has begun to wait for it: a thread that was started may not have come so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+
+    def wait(self) -> None:
+        self.asked.set()
+        super().wait()
+
+
 class ManualCarrier:
     """Copies at once, but says so only when the test ends the copy."""
 
@@ -42,7 +53,7 @@ class ManualCarrier:
         return source.clone()
 
     def start(self, source, edge, *, into, after, fields):
-        moment = CopyMoment()
+        moment = AskedMoment()
         self.started.append(SimpleNamespace(source=source, edge=edge, after=after, moment=moment))
         out = source.clone() if into is None else into.copy_(source)
         return out, moment
@@ -93,7 +104,7 @@ def test_a_send_buffer_is_free_when_its_last_copy_has_ended(kind, buffers: int, 
     begun = len(carrier.started)
     blocked = load_in_thread(path, item(buffers), probe)
     path.load(item(99), 1, probe)  # another target has buffers of its own
-    time.sleep(0.01)
+    assert last_of_first.moment.asked.wait(30)
     assert blocked.is_alive()
     assert len(carrier.started) == begun + begun // buffers
     last_of_first.moment.finish()
@@ -159,9 +170,9 @@ class SlowDevice(LogicalDevice):
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
-        self.moment = CopyMoment()
+        self.moment = AskedMoment()
 
-    def record(self) -> CopyMoment:
+    def record(self) -> AskedMoment:
         return self.moment
 
 
@@ -169,7 +180,7 @@ def test_pageable_tells_waiting_for_the_device_from_copying(log: ListLog) -> Non
     target, drafter, carrier = SlowDevice(0), SlowDevice(1), ManualCarrier()
     path, states = PageablePath(carrier, DeviceSet((target,), (drafter,))), item(0)
     loading = load_in_thread(path, states, Probe(log, "target"))
-    time.sleep(0.01)
+    assert target.moment.asked.wait(30)
     assert carrier.copied == []
     target.moment.finish()
     loading.join(30)
