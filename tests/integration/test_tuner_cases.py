@@ -22,7 +22,7 @@ from dflash.contract.config import load_config
 
 
 def test_c074_trials_are_those_in_all_and_what_is_left_is_said(tmp_path, start):
-    first = start("0.01", trials=10)
+    first = start("0.01,0.01,0.01,0.01,60", trials=10)  # it does not get past the fifth, however late we are
     ended = 0
     for line in first.stdout:
         ended += line.startswith("ended")
@@ -34,11 +34,11 @@ def test_c074_trials_are_those_in_all_and_what_is_left_is_said(tmp_path, start):
     again = start("0.01", trials=10)
     said, error = again.communicate(timeout=120)
     assert again.returncode == 0, error
-    assert f"{len(finished)} configurations tried, {10 - len(finished)} left" in said
+    assert "4 configurations tried, 6 left" in said
     trials = read_trials(tmp_path / "study")
     firsts = [t for t in trials if t.repeat_of is None and t.state is TrialState.finished]
     assert len(firsts) == 10
-    assert trials[: len(finished)] == tuple(finished)
+    assert trials[:4] == tuple(finished)
 
 
 def test_c075_a_killed_trial_is_said_and_made_once_more(tmp_path, start):

@@ -1,7 +1,8 @@
 """A search to be killed: `slow_search.py STUDY_DIR SECONDS [TRIALS]` tries 6 of 12, 2 repeats each.
 
-Every trial is a real child process in a session of its own, which only its environment ties to the study,
-so that it outlives a killed search. Says a line at every start and end of a trial.
+SECONDS are those of a trial, or of several one after the other ("0.1,0.1,60"; the last holds for all that
+follow). Every trial is a real child process in a session of its own, which only its environment ties to the
+study, so that it outlives a killed search. Says a line at every start and end of a trial.
 """
 
 import os
@@ -27,12 +28,13 @@ speeds = {"host": 1000.0, "shared": 1100.0, "pinned": 1200.0, "peer": 1300.0}
 
 class SlowRunner:
     def __init__(self, seconds: str) -> None:
-        self.seconds = seconds
+        self.seconds = seconds.split(",")
 
     def run(self, request: Request) -> Telemetry:
         config = request.config
         environment = os.environ | {environment_variable: str(request.run_path)}
-        subprocess.run(["sleep", self.seconds], env=environment, start_new_session=True, check=True)
+        seconds = self.seconds.pop(0) if len(self.seconds) > 1 else self.seconds[0]
+        subprocess.run(["sleep", seconds], env=environment, start_new_session=True, check=True)
         rate = speeds[config.transport.preset] * (1 + config.transport.depth / 100)
         return Telemetry(
             tokens_per_s=rate, low=rate * 0.99, high=rate * 1.01, windows=20, steps=20, supervised_tokens=100,
