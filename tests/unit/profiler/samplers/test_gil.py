@@ -109,12 +109,19 @@ def test_reasons_are_distinct() -> None:
 def test_program_that_hangs_is_ended_with_what_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gil, "hang_limit_s", -0.5)
-    pid_file = tmp_path / "pids"
-    body = f"sleep 120 & echo $! >> {pid_file}; echo $$ >> {pid_file}; wait"
-    warning, _ = outcome_of(stub(tmp_path, body))
-    assert warning == gil.no_answer
-    assert not any(psutil.pid_exists(int(pid)) for pid in pid_file.read_text().split())
+    pids = tmp_path / "pids"
+    body = f"sleep 120 & echo $! $$ > {pids}.new; mv {pids}.new {pids}; wait"
+    sampler = GilSampler(lambda: 1, stub(tmp_path, body), length_s=1)
+    assert sampler.open() is None
+    deadline = time.monotonic() + 30
+    while not pids.exists():
+        assert list(sampler.sample()) == []
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    monkeypatch.setattr(gil, "hang_limit_s", -1.0)  # its time is over
+    assert {row.reason for row in sampler.sample()} == {gil.no_answer}
+    assert sampler.warning == gil.no_answer
+    assert not any(map(psutil.pid_exists, map(int, pids.read_text().split())))
 
 
 def test_command_that_never_becomes_python_is_given_up(tmp_path: Path) -> None:

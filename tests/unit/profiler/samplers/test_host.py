@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -28,6 +29,17 @@ def child() -> Iterator[subprocess.Popen[bytes]]:
         child.kill()
 
 
+def told_of(
+    child: subprocess.Popen[bytes], rows: dict[tuple[str, str], Reading]
+) -> dict[tuple[str, str], float | None]:
+    """What is told of its threads' CPU time."""
+    return {
+        (key, metric): row.value
+        for (key, metric), row in rows.items()
+        if metric == "thread_cpu_s" and key.startswith(f"{child.pid}:")
+    }
+
+
 def by_key(rows: list[Reading]) -> dict[tuple[str, str], Reading]:
     return {(row.key, row.metric): row for row in rows}
 
@@ -49,11 +61,15 @@ def test_tree_machine_and_threads_are_read(child: subprocess.Popen[bytes]) -> No
 def test_sleeping_threads_and_constants_are_not_repeated(child: subprocess.Popen[bytes]) -> None:
     sampler = HostSampler(os.getpid())
     sampler.open()
-    list(sampler.sample())
-    again = by_key(list(sampler.sample()))
-    assert ("machine", "mem_total_bytes") not in again
-    assert not [key for key, metric in again if metric == "thread_cpu_s" and key.startswith(f"{child.pid}:")]
-    assert ("tree", "cpu_s") in again
+    last = by_key(list(sampler.sample()))
+    assert told_of(child, last)
+    deadline = time.monotonic() + 30
+    while told := told_of(child, last):
+        assert time.monotonic() < deadline, "it sleeps, and is told of again and again"
+        last = by_key(list(sampler.sample()))  # it may not have fallen asleep yet: then it has news
+        assert all(last[key].value != told[key] for key in told_of(child, last).keys() & told.keys())
+        assert ("machine", "mem_total_bytes") not in last
+        assert ("tree", "cpu_s") in last
 
 
 def test_tree_without_processes_has_no_sums() -> None:
