@@ -23,9 +23,9 @@ from profiler.samplers.base import Reading
 from profiler.samplers.gil_wait import GilWaitSampler
 
 # `holder` keeps the GIL for half of the time inside C, `waiter` wants it all the time, `sleeper` only to fall
-# asleep and to end.
+# asleep and, once it is told to on stdin, to end.
 program = """
-import ctypes, json, threading, time
+import ctypes, json, os, threading, time
 from dflash.contract.gil_range import describe_gil
 libc = ctypes.PyDLL(None)
 def hold():
@@ -36,13 +36,13 @@ def wait():
     while True:
         time.sleep(0.0002)
 def sleep():
-    time.sleep(1000)
+    os.read(0, 1)
 gil = describe_gil()
 threads = [threading.Thread(target=run, daemon=True) for run in (hold, wait, sleep)]
 for thread in threads: thread.start()
 gil["threads"] = [thread.native_id for thread in threads]
 print(json.dumps(gil), flush=True)
-input()
+threads[2].join()
 """
 
 
@@ -52,7 +52,7 @@ def running(code: str = program) -> Iterator[dict[str, Any]]:
     with child:
         assert child.stdout is not None
         try:
-            yield json.loads(child.stdout.readline() or "{}")
+            yield {**json.loads(child.stdout.readline() or "{}"), "stdin": child.stdin}
         finally:
             child.kill()
 
@@ -65,11 +65,35 @@ def make(gil: object) -> GilWaitSampler:
 def watch(sampler: GilWaitSampler, sweeps: int) -> list[Reading]:
     """What so many sweeps at odd moments give, with the last word."""
     assert sampler.open() is None
+    return [*sweep(sampler, sweeps), *sampler.close()]
+
+
+def sweep(sampler: GilWaitSampler, sweeps: int) -> list[Reading]:
     rows: list[Reading] = []
     for i in range(sweeps):
         rows += sampler.sample()
         time.sleep(0.003 + 0.0007 * (i % 10))
+    return rows
+
+
+def watch_the_end(gil: dict[str, Any], enough: Callable[[list[Reading]], bool]) -> list[Reading]:
+    """What 100 sweeps give and, once the sleeper has been told to end, those until that is `enough`."""
+    sampler = make(gil)
+    assert sampler.open() is None
+    rows = sweep(sampler, 100)
+    gil["stdin"].write(b"\n")
+    gil["stdin"].flush()
+    deadline = time.monotonic() + 30
+    while not enough(rows):
+        assert time.monotonic() < deadline, rows
+        rows += sweep(sampler, 10)
+    assert sampler.warning is None
     return [*rows, *sampler.close()]
+
+
+def ends(rows: list[Reading], tids: list[int]) -> bool:
+    """Whether all these threads are said to have ended."""
+    return {f"{tid}" for tid in tids} <= {r.key.split(":")[0] for r in rows if r.reason == gil_wait.ended}
 
 
 def last(rows: list[Reading], metric: str, key_start: str) -> float:
@@ -108,12 +132,13 @@ def test_every_thread_starts_at_zero_and_is_keyed_like_in_the_host_sampler() -> 
 
 def test_an_ended_thread_says_so_and_a_new_one_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gil_wait, "rows_every_s", 0.0)
-    code = program.replace("input()", "input()\nthreading.Thread(target=sleep).start(); input()").replace(
-        "time.sleep(1000)", "time.sleep(0.5)"
-    )
-    with running(code) as gil:
-        rows = watch(make(gil), 120)
-    sleeper = [r for r in rows if r.key.startswith(f"{gil['threads'][2]}:")]
+    with running(f"{program}threading.Thread(target=time.sleep, args=[1000]).start()") as gil:
+        *_, sleeper_tid = tids = gil["threads"]
+        known = {"*", *map(str, (gil["pid"], *tids))}
+        rows = watch_the_end(
+            gil, lambda rows: ends(rows, [sleeper_tid]) and not known >= {r.key.split(":")[0] for r in rows}
+        )
+    sleeper = [r for r in rows if r.key.startswith(f"{sleeper_tid}:")]
     assert (sleeper[-1].value, sleeper[-1].reason) == (None, gil_wait.ended)
     # To end it wants the GIL some times, and gets it within 10 ms each; the waiter wants it all the time.
     assert sleeper[-2].value is not None
@@ -121,10 +146,8 @@ def test_an_ended_thread_says_so_and_a_new_one_is_found(monkeypatch: pytest.Monk
 
 
 def test_a_program_that_ends_is_no_complaint() -> None:
-    with running(program.replace("input()", "time.sleep(0.2)")) as gil:
-        sampler = make(gil)
-        rows = watch(sampler, 150)
-    assert sampler.warning is None
+    with running() as gil:
+        rows = watch_the_end(gil, lambda rows: ends(rows, gil["threads"]))
     assert {r.reason for r in rows} == {None, gil_wait.ended}
 
 
