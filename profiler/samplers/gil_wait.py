@@ -35,7 +35,7 @@ unpublished = (
     "the command did not publish where its GIL is (dflash.contract.gil_range.publish_gil_range does it)"
 )
 no_python = "not a Python program: nothing that runs is a Python interpreter, or published a GIL"
-foreign = "the process that published its GIL is not below the command: it has ended, or runs in a container of its own"
+foreign = "the process that published its GIL is not below the command: it has ended, or is in a container"
 no_proc = "the kernel or the sandbox shows no /proc/PID/task/TID/syscall"
 unsound = "the place of the GIL in run.json is not an address range"
 ended = "the thread ended"
