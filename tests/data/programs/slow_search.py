@@ -6,6 +6,7 @@ study, so that it outlives a killed search. Says a line at every start and end o
 """
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -34,7 +35,16 @@ class SlowRunner:
         config = request.config
         environment = os.environ | {environment_variable: str(request.run_path)}
         seconds = self.seconds.pop(0) if len(self.seconds) > 1 else self.seconds[0]
-        subprocess.run(["sleep", seconds], env=environment, start_new_session=True, check=True)
+        asked: list[int] = []  # to stop, before there is a process to be ended
+        before = signal.signal(signal.SIGINT, lambda number, _: asked.append(number))
+        with subprocess.Popen(["sleep", seconds], env=environment, start_new_session=True) as process:
+            try:
+                signal.signal(signal.SIGINT, before)
+                if asked:
+                    raise KeyboardInterrupt
+                assert process.wait() == 0
+            finally:
+                process.kill()
         rate = speeds[config.transport.preset] * (1 + config.transport.depth / 100)
         return Telemetry(
             tokens_per_s=rate, low=rate * 0.99, high=rate * 1.01, windows=20, steps=20, supervised_tokens=100,
