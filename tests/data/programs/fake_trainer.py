@@ -65,7 +65,8 @@ def main() -> int:
 
 def write_windows(run: RunDir, config, count: int, slower: float = 1.0) -> None:
     window_s = slower * {"host": 0.4, "shared": 0.3, "pinned": 0.2, "peer": 0.1}[config.transport.preset]
-    log, probe = open_events(run.events / f"trainer-{os.getpid()}.arrow")
+    path = run.events / f"trainer-{os.getpid()}.arrow"
+    log, probe = open_events(path.with_suffix(".part"))  # who watches sees all windows or none
     start_ns = time.monotonic_ns()
     for window in range(count):
         note = {
@@ -78,6 +79,7 @@ def write_windows(run: RunDir, config, count: int, slower: float = 1.0) -> None:
         at_ns = start_ns + int((window + jitter) * window_s * 1e9)
         probe.mark("window", t_ns=at_ns, window=window, tokens=window_tokens, note=json.dumps(note))
     log.close()
+    path.with_suffix(".part").rename(path)
 
 
 def leak(run: RunDir) -> None:
