@@ -21,7 +21,11 @@ def sleeper():
     def start(**environment):
         process = subprocess.Popen(["sleep", "60"], env=os.environ | environment, start_new_session=True)
         started.append(process)
-        while psutil.Process(process.pid).name() != "sleep":  # until exec, it still has our own environment
+        # Until exec it has our own environment, and for a moment of it, with its new name already, none.
+        while (
+            psutil.Process(process.pid).name() != "sleep"
+            or not environment.items() <= psutil.Process(process.pid).environ().items()
+        ):
             time.sleep(0.005)
         return process
 
