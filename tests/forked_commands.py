@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,10 +22,13 @@ _context = get_context("forkserver")
 class ForkedCommand:
     """One process; what it says goes to the files `out` and `err` of its directory. Use with `with`."""
 
-    def __init__(self, folder: Path, arguments: Sequence[str]) -> None:
+    def __init__(
+        self, folder: Path, arguments: Sequence[str], before: Callable[[], None] | None = None
+    ) -> None:
+        """`before`: a function of this module, called in the process before it is the command."""
         _context.set_forkserver_preload(imported)
         self.folder = folder
-        self._process = _context.Process(target=_be, args=(list(arguments), str(folder)))
+        self._process = _context.Process(target=_be, args=(list(arguments), str(folder), before))
 
     def __enter__(self) -> ForkedCommand:
         self._process.start()
@@ -66,11 +70,24 @@ class ForkedCommand:
         return self._process.exitcode
 
 
-def _be(arguments: list[str], folder: str) -> None:
+def loading_stands_still() -> None:
+    """A trainer makes the file `loading` while it loads, and goes no further."""
+    from dflash import trainer
+
+    def stand_still(*_: object) -> None:
+        Path("loading").touch()
+        time.sleep(600)
+
+    trainer.set_up_torch = stand_still
+
+
+def _be(arguments: list[str], folder: str, before: Callable[[], None] | None) -> None:
     """In the forked child: be the command."""
     os.chdir(folder)
     for name, stream in (("out", sys.stdout), ("err", sys.stderr)):
         os.dup2(os.open(name, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream.fileno())
+    if before is not None:
+        before()
     from dflash.__main__ import main
 
     sys.exit(main(arguments))

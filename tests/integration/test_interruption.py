@@ -6,7 +6,7 @@ import json
 import re
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 from dflash.checkpoints.reading import find_checkpoint
 from dflash.contract.config import load_config
 from profiler.run import Run
-from tests.forked_commands import ForkedCommand
+from tests.forked_commands import ForkedCommand, loading_stands_still
 from tests.small_training import on_logical_devices
 
 pytestmark = pytest.mark.slow
@@ -30,9 +30,9 @@ small = (
 
 
 @contextmanager
-def started(folder: Path, *changes: str) -> Iterator[ForkedCommand]:
+def started(folder: Path, *changes: str, before: Callable[[], None] | None = None) -> Iterator[ForkedCommand]:
     (folder / "run.toml").write_text(load_config(None, (*small, *changes)).to_toml())
-    with ForkedCommand(folder, ["run", "run.toml", "--run-dir", "run", "--json"]) as process:
+    with ForkedCommand(folder, ["run", "run.toml", "--run-dir", "run", "--json"], before) as process:
         yield process
 
 
@@ -84,9 +84,8 @@ def test_two_signals_end_it_too_and_leave_nothing_half(tmp_path: Path) -> None:
 
 
 def test_a_signal_while_loading_is_no_traceback(tmp_path: Path) -> None:
-    manifest = tmp_path / "run/run.json"
-    with started(tmp_path) as process:
-        process.wait_for(lambda: manifest.exists() and json.loads(manifest.read_text())["config"] is not None)
+    with started(tmp_path, before=loading_stands_still) as process:
+        process.wait_for((tmp_path / "loading").exists)
         process.signal(signal.SIGINT)
         returned, document = end(process)
     assert (returned, document["status"], document["reason"]) == (130, "stopped", "SIGINT")
