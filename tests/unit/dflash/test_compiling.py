@@ -214,8 +214,8 @@ def test_a_trace_outside_the_gate_is_waited_for(graphs, monkeypatch):
     function(torch.ones(2))
     monkeypatch.setattr(torch.fx._symbolic_trace, "_is_fx_tracing_flag", True)
     end = threading.Timer(0.2, monkeypatch.undo)
-    end.start()
     start_s = time.monotonic()
+    end.start()
     assert torch.equal(function(torch.ones(2)), torch.full((2,), 4.0))
     assert time.monotonic() - start_s > 0.1
     end.join()
@@ -269,7 +269,7 @@ def begin(context, *, name, journal, release):
         with context:
             journal.append(name)
             assert release.wait(10)
-        journal.append(f"{name} over")
+            journal.append(f"{name} over")
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -301,7 +301,7 @@ def test_a_trace_waits_for_work_and_goes_before_new_work():
     trace_ends.set()
     for thread in (first, trace, second, hurried):
         thread.join()
-    assert journal.index("trace over") < journal.index("later work over")
+    assert journal.index("trace over") < journal.index("later work")
     assert (gate._working, gate._tracing, gate._traces_waiting) == (0, False, 0)
 
 
