@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def end_leftovers(trials_dir: Path) -> tuple[int, ...]:
 
     Raises DFlashError naming the pids that would not go: they would spoil every measurement.
     """
-    marked = [process for process in psutil.process_iter() if _belongs(process, trials_dir)]
+    marked = [process for process in _processes() if _belongs(process, trials_dir)]
     known = {process.pid for process in marked}
     found = marked + [process for process in _named_trainers(trials_dir) if process.pid not in known]
     for process in found:
@@ -49,6 +50,13 @@ def end_leftovers(trials_dir: Path) -> tuple[int, ...]:
             )
         time.sleep(0.02)
     return tuple(process.pid for process in found)
+
+
+def _processes() -> Iterator[psutil.Process]:
+    """All there are now. `psutil.process_iter` keeps those of earlier looks, whose pids may be used again."""
+    for pid in psutil.pids():
+        with suppress(psutil.NoSuchProcess):
+            yield psutil.Process(pid)
 
 
 def _named_trainers(trials_dir: Path) -> list[psutil.Process]:

@@ -43,6 +43,16 @@ def test_only_processes_of_this_study_are_ended(tmp_path, sleeper):
     assert all(process.poll() is None for process in others)
 
 
+def test_a_pid_that_was_anothers_at_an_earlier_look_is_ended(tmp_path, sleeper, monkeypatch):
+    """psutil remembers the processes that it has seen, and would not kill under a remembered pid."""
+    ours = sleeper(DFLASH_RUN_DIR=str(tmp_path / "trials" / "003" / "run"))
+    (earlier,) = [process for process in psutil.process_iter() if process.pid == ours.pid]
+    monkeypatch.setattr(earlier, "_ident", (ours.pid, 1.0))
+    assert not earlier.is_running()
+    assert end_leftovers(tmp_path / "trials") == (ours.pid,)
+    assert ours.wait(5) == -9
+
+
 def test_a_trainer_that_carries_no_mark_is_known_by_pid_start_and_boot(tmp_path, sleeper):
     trainer, other, over = sleeper(), sleeper(), sleeper()
     manifests = {
