@@ -197,10 +197,11 @@ def _is_running(run_path: Path) -> bool:
 
 def _left_running(run_path: Path) -> str:
     """What to know after leaving."""
+    from profiler.run_status import pid_to_signal
+
     try:
-        pids = RunDir(run_path).manifest().get("pids")
+        pid = pid_to_signal(RunDir(run_path).manifest())
     except DFlashError:
-        pids = None
-    pid = next((pids[name] for name in ("recorder", "trainer") if pids.get(name)), None) if pids else None
+        pid = None
     stop = f"; to stop it: kill -INT {pid}" if pid else ""
     return f"the run goes on; to see it again: dflash-profile live {run_path}{stop}"

@@ -92,8 +92,8 @@ def record(
     """
     _check_command(command)
     sensors = open_sensors(options.gpu)
-    run = create_run(run_path, command=list(command))
-    with _received_signals() as received:
+    with _received_signals() as received:  # before anybody can see the run and whom to stop
+        run = create_run(run_path, command=list(command))
         return _Session(run, list(command), options, sensors, start).conduct(received, stop)
 
 

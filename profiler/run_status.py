@@ -31,16 +31,25 @@ def effective_status(manifest: Mapping[str, Any]) -> RunStatus:
     where = _elsewhere(manifest)
     if where is not None:
         return RunStatus("unknown", f"it was running when run.json was last written, {where}")
-    pids = _table(manifest, "pids")
-    known = {role: pid for role in _roles if isinstance(pid := pids.get(role), int)}
-    if not known:  # killed, or looked at, before anybody had said who they are
-        maker = _table(_table(manifest, "processes"), "maker").get("pid")
-        if not isinstance(maker, int):
-            return RunStatus(said, None)
-        known = {"maker": maker}
-    if any(is_alive(pid, _start_of(manifest, role, pid)) for role, pid in known.items()):
+    known = _known(manifest)
+    if not known or any(is_alive(pid, _start_of(manifest, role, pid)) for role, pid in known.items()):
         return RunStatus(said, None)
     return RunStatus("failed", f"the {_names.get(role := next(iter(known)), role)} was killed")
+
+
+def pid_to_signal(manifest: Mapping[str, Any]) -> int | None:
+    """Whom SIGINT reaches to stop the run: its recorder, else its trainer; None: nobody is named."""
+    return next(iter(_known(manifest).values()), None)
+
+
+def _known(manifest: Mapping[str, Any]) -> dict[str, int]:
+    """Pids by role, the recorder's first; before anybody has said who they are, that of who made the run."""
+    pids = _table(manifest, "pids")
+    known = {role: pid for role in _roles if isinstance(pid := pids.get(role), int)}
+    if known:
+        return known
+    maker = _table(_table(manifest, "processes"), "maker").get("pid")
+    return {"maker": maker} if isinstance(maker, int) else {}
 
 
 def _elsewhere(manifest: Mapping[str, Any]) -> str | None:

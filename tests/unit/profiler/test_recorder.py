@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,3 +63,17 @@ def test_a_manifest_that_is_not_there_or_broken_says_nothing(run: RunDir) -> Non
     assert published.entry("gil") is None
     run.manifest_path.unlink()
     assert published.entry("gil") is None
+
+
+def test_a_signal_that_comes_as_soon_as_the_run_can_be_seen_stops_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make(*given: Any, **named: Any) -> RunDir:
+        made = create_run(*given, **named)
+        signal.raise_signal(signal.SIGINT)
+        return made
+
+    monkeypatch.setattr(recorder, "create_run", make)
+    recording = recorder.record(["sleep", "60"], tmp_path / "r", RecordOptions(gpu="none", gil=False))
+    assert (recording.status, recording.exit_code) == ("stopped", 130)
+    assert recording.run.manifest()["reason"] == "stopped by SIGINT"

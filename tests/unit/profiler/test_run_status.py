@@ -16,7 +16,7 @@ from dflash.contract.processes import boot_id, identify, is_alive
 from dflash.contract.rundir import RunDir, create_run
 from profiler.diagnosis import diagnose
 from profiler.run import Run
-from profiler.run_status import RunStatus, effective_status
+from profiler.run_status import RunStatus, effective_status, pid_to_signal
 from profiler.timeline import Timeline
 
 
@@ -137,3 +137,12 @@ def test_readers_tell_it_and_leave_the_run_as_it_is(tmp_path: Path, dead: dict[s
     warnings = diagnose(Timeline.of(Run.open(run.path))).warnings
     assert "the run failed: the recorder was killed" in warnings
     assert RunDir(run.path).manifest_path.read_bytes() == before
+
+
+def test_who_can_be_told_to_stop_is_known_as_soon_as_there_is_a_run(
+    tmp_path: Path, dead: dict[str, Any]
+) -> None:
+    assert pid_to_signal(create_run(tmp_path / "r", command=["x"]).manifest()) == os.getpid()
+    assert pid_to_signal(manifest(identify(1), dead)) == 1
+    assert pid_to_signal(manifest(None, dead)) == dead["pid"]
+    assert pid_to_signal({"status": "running"}) is None
