@@ -26,7 +26,8 @@ condition_bytes = 48  # glibc's pthread_cond_t; its two futex words lie next to 
 _word_bytes = 4
 _syscall_file = "/proc/self/task/{tid}/syscall"
 _hold_us = 1000  # shorter than the switch interval, so that the waiter's wait does not time out
-_rounds = 150  # at most: a crowded machine may not let the waiter run every time
+_most_waits = 150  # looked at
+_patience_s = 2.0  # a crowded machine may not let the waiter run for a while
 _enough = 8  # waits seen at the two words
 _sure_share = 0.75  # of all that was seen
 _pr_set_ptracer = 0x59616D61  # linux/prctl.h
@@ -78,7 +79,7 @@ def learn_gil_range() -> tuple[int, int]:
         _, last_word = _see_waits(waiter)
         low, high = last_word + _word_bytes - condition_bytes, last_word + _word_bytes
         waiter.park()
-        if any(low <= word < high for word in waiter.look(5)):
+        if not _is_alone(waiter, low, high):
             raise _UnknownError(not_alone)
     return low, high
 
@@ -103,7 +104,8 @@ def _is_glibc() -> bool:
 def _see_waits(waiter: _Waiter) -> tuple[int, int]:
     """Both futex words of the condition: neighbours at which nearly all waits were seen."""
     seen: Counter[int] = Counter()
-    for _ in range(_rounds):
+    until_s = time.monotonic() + _patience_s
+    while seen.total() < _most_waits and time.monotonic() < until_s:
         seen.update(waiter.look(1))
         for word in seen:
             waits = seen[word] + seen[word + _word_bytes]
@@ -112,6 +114,15 @@ def _see_waits(waiter: _Waiter) -> tuple[int, int]:
                 return word, word + _word_bytes
         time.sleep(0)  # lets the waiter have the GIL, and wait for it again
     raise _UnknownError(not_seen.format(seen=f"{seen.total()} waits at {len(seen)} addresses"))
+
+
+def _is_alone(waiter: _Waiter, low: int, high: int) -> bool:
+    """Whether a thread that waits for a lock is elsewhere. On its way there it may want the GIL once more."""
+    for _ in range(20):
+        if not any(low <= word < high for word in waiter.look(5)):
+            return True
+        time.sleep(0.001)
+    return False
 
 
 class _Waiter:
