@@ -10,10 +10,10 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from itertools import count, cycle, islice
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -47,16 +47,33 @@ def many_rows() -> Iterator[RawRow]:
         yield RawRow(file="rows", line=number, payload=row.payload)
 
 
-def hold_up(pool: WorkerPool) -> None:
+def hold_up(pool: WorkerPool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The worker with the first chunk stands still until another has made two later ones."""
-    first = wait_for(
-        lambda: next((w for w in pool._workers if w.job is not None and w.job.number == 0), None)
-    )
-    os.kill(first.process.pid, signal.SIGSTOP)
-    wait_for(lambda: any(w.job is not None and w.job.number >= 3 for w in pool._workers))
-    assert first.job is not None
-    assert first.job.number == 0
-    os.kill(first.process.pid, signal.SIGCONT)
+    give, held = pool._give, list[int]()
+
+    def give_and_hold(worker: Any, job: Any) -> None:
+        if job.number == 0:
+            held.append(worker.process.pid)
+            os.kill(held[0], signal.SIGSTOP)
+        elif job.number == 3:  # the other has made 1 and 2
+            os.kill(held[0], signal.SIGCONT)
+        give(worker, job)
+
+    monkeypatch.setattr(pool, "_give", give_and_hold)
+
+
+def stand_still(pool: WorkerPool, index: int, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That worker stands still as soon as it gets a job, and it seems to have been so for `seconds`."""
+    give = pool._give
+
+    def give_and_stop(worker: Any, job: Any) -> None:
+        give(worker, job)
+        if worker.index == index:
+            os.kill(worker.process.pid, signal.SIGSTOP)
+            wait_for(lambda: psutil.Process(worker.process.pid).status() == psutil.STATUS_STOPPED)
+            worker.seen = (pool._places[index], time.monotonic() - seconds)
+
+    monkeypatch.setattr(pool, "_give", give_and_stop)
 
 
 def wait_for(look):
@@ -68,14 +85,16 @@ def wait_for(look):
     raise TimeoutError
 
 
-def test_workers_make_what_this_process_makes_in_the_same_order(tokenizer: ChatTokenizer) -> None:
+def test_workers_make_what_this_process_makes_in_the_same_order(
+    tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config, rows = configure(), list(islice(many_rows(), 700))
     rows[0] = RawRow(file="rows", line=1, payload=rows[0].payload.replace(b"the", b"the " * 2000))
     here = list(in_process(iter(rows), config, tokenizer, print))
-    with WorkerPool(2, config, tokenizer, print) as pool, ThreadPoolExecutor(1) as consumer:
-        making = consumer.submit(lambda: list(pool.chunks(iter(rows))))
-        hold_up(pool)
-        there = making.result()
+    with WorkerPool(2, config, tokenizer, print) as pool:
+        workers = {worker.process.pid for worker in pool._workers}
+        hold_up(pool, monkeypatch)
+        there = list(pool.chunks(iter(rows)))
     assert len(here) == len(there) == -(-700 // rows_in_chunk)
     assert sum(chunk.rows for chunk in there) == 700
     for one, other in zip(here, there, strict=True):
@@ -89,7 +108,7 @@ def test_workers_make_what_this_process_makes_in_the_same_order(tokenizer: ChatT
     assert lines == sorted(lines)
     assert refused == sorted(refused)
     assert sorted(lines + refused) == list(range(1, 701))
-    assert not [child for child in psutil.Process().children() if "spawn_main" in " ".join(child.cmdline())]
+    assert not workers & {child.pid for child in psutil.Process().children()}
 
 
 def test_a_killed_worker_ends_the_run_and_the_rows_in_its_hand_are_named(tokenizer: ChatTokenizer) -> None:
@@ -111,15 +130,14 @@ def test_a_killed_worker_ends_the_run_and_the_rows_in_its_hand_are_named(tokeniz
     assert all(not worker.process.is_alive() for worker in pool._workers)
 
 
-def test_a_worker_that_stands_still_is_named_with_its_row(tokenizer: ChatTokenizer) -> None:
+def test_a_worker_that_stands_still_is_named_with_its_row(
+    tokenizer: ChatTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Case C030: whatever a worker is at, and for whatever reason it does not get on."""
-    with WorkerPool(2, configure(**{"data.row_seconds": 1.0}), tokenizer, print) as pool:
-        chunks = pool.chunks(many_rows())
-        while pool._workers[1].job is None:
-            next(chunks)
-        os.kill(pool._workers[1].process.pid, signal.SIGSTOP)
+    with WorkerPool(2, configure(**{"data.row_seconds": 60.0}), tokenizer, print) as pool:
+        stand_still(pool, 1, 61.0, monkeypatch)
         with pytest.raises(DataError, match="takes too long") as caught:
-            deque(chunks, maxlen=0)
+            deque(pool.chunks(many_rows()), maxlen=0)
         in_hand = [row.line for row in pool._workers[1].job.rows]
     assert caught.value.found.startswith("preparation worker 1 (pid ")
     assert int(caught.value.where.removeprefix("rows, line ")) in in_hand
