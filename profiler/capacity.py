@@ -11,6 +11,7 @@ from functools import lru_cache
 
 import pandas as pd
 
+from profiler.device_places import DevicePlaces
 from profiler.throughput import Throughput
 from profiler.timeline import Timeline
 from profiler.waits import beside_stages
@@ -156,8 +157,9 @@ class Capacities:
     prefetch_alone: float | None
     targets_alone: float | None
     drafters_alone: float | None
+    allowed_tokens_per_s: float | None  # by targets and drafters together
     limit: str | None  # the stage that allows least: prefetch, target, drafter, or shared device
-    pipeline_efficiency: float | None  # tokens_per_s over what targets and drafters allow
+    pipeline_efficiency: float | None  # tokens_per_s over that
     reason: str | None = None  # why something of it is unknown
 
 
@@ -211,19 +213,21 @@ def _load(timeline: Timeline, stage: str) -> StageLoad | None:
 
 
 def measure_capacities(
-    loads: Loads | None, throughput: Throughput, *, shared_device: bool = False
+    loads: Loads | None, throughput: Throughput, places: DevicePlaces | None = None
 ) -> Capacities:
     """What the stages alone allow on the same batches: work only, no waits, no copies on their own path.
 
-    Where targets and drafters share devices their times add: 1 / (1/targets + 1/drafters).
+    Where targets and drafters share devices (`places`) their times add there.
     """
     stages = (None, None, None) if loads is None else (loads.prefetch, loads.target, loads.drafter)
     prefetch, target, drafter = (None if load is None else load.alone_tokens_per_s for load in stages)
     allowed: float | None = None
     limit: str | None = None
-    if target is not None and drafter is not None:
-        allowed = 1 / (1 / target + 1 / drafter) if shared_device else min(target, drafter)
-        limit = "shared device" if shared_device else "target" if target <= drafter else "drafter"
+    if loads is not None and target is not None and drafter is not None:
+        allowed, limit = min(target, drafter), "target" if target <= drafter else "drafter"
+        if places is not None and places.shared:
+            shared = places.allowed(target / loads.target.threads, drafter / loads.drafter.threads)
+            allowed, limit = shared, "shared device"
         if prefetch is not None and prefetch < allowed:
             limit = "prefetch"
     pace = throughput.tokens_per_s
@@ -238,27 +242,8 @@ def measure_capacities(
         prefetch_alone=prefetch,
         targets_alone=target,
         drafters_alone=drafter,
+        allowed_tokens_per_s=allowed,
         limit=limit,
         pipeline_efficiency=pace / allowed if pace is not None and allowed else None,
         reason="; ".join(reasons) or None,
     )
-
-
-def shares_devices(timeline: Timeline) -> bool:
-    """Whether a target and a drafter run on one device, which then does one thing at a time.
-
-    The CPU is no such device: its cores work side by side.
-    """
-    targets, drafters = (_devices_of(timeline, stage) for stage in ("target", "drafter"))
-    return bool(targets & drafters)
-
-
-def shares_all_devices(timeline: Timeline) -> bool:
-    """Whether targets and drafters have the same devices: what either is spared, the other gets."""
-    targets, drafters = (_devices_of(timeline, stage) for stage in ("target", "drafter"))
-    return bool(targets) and targets == drafters
-
-
-def _devices_of(timeline: Timeline, stage: str) -> set[str]:
-    frame = timeline.devices[(timeline.devices["device"] != "cpu") & (timeline.devices["stage"] == stage)]
-    return set(frame["device"])

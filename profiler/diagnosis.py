@@ -11,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from profiler.capacity import Capacities, Loads, measure_capacities, measure_loads, shares_devices
+from profiler.capacity import Capacities, Loads, measure_capacities, measure_loads
+from profiler.device_places import places_of
 from profiler.explanation import explain
 from profiler.finding import ClosingPart, ClosingSum, Diagnosis, Finding
 from profiler.forecast.gains import predict_gains
@@ -33,6 +34,7 @@ consequences = {
     # Who waits for a copy keeps the other drafters waiting at the window's end.
     "straggling-link": ("gradient-sync-wait",),
     "numa-remote-host-buffers": ("gradient-sync-wait",),
+    "link-bound": ("gradient-sync-wait",),
     "one-gpu-throttled": ("drafter-too-slow",),  # where it is a drafter's
 }
 _no_limit = Limit(reason="not worked out: it takes the run's directory, not its times alone")
@@ -47,7 +49,7 @@ def diagnose(timeline: Timeline, forecast: RunForecast | None = None, limit: Lim
     """
     throughput = measure_throughput(timeline)
     loads = measure_loads(timeline)
-    capacities = measure_capacities(loads, throughput, shared_device=shares_devices(timeline))
+    capacities = measure_capacities(loads, throughput, places_of(timeline))
     findings = predict_gains(forecast or RunForecast(timeline), rank(_consider(timeline), timeline))
     primary = next((finding for finding in findings if finding.supported), None)
     headline, why, next_step = _say(primary, timeline) if primary else _say_unexplained(loads, capacities)

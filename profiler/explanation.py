@@ -154,6 +154,15 @@ def _outpaced(loads: Loads) -> str:
     )
 
 
+def _link_bound(loads: Loads) -> str:
+    target, drafter = loads.target, loads.drafter
+    return (
+        f"Hidden states take longer to arrive than to make or to train on: {_whole(target)} "
+        f"wait{_s(target)} {percent(target.copy_wait)} of the time for a free send buffer, {_whole(drafter)} "
+        f"{percent(drafter.copy_wait)} for the copy of the next batch."
+    )
+
+
 def _taking_turns(loads: Loads) -> str:
     target, drafter = loads.target, loads.drafter
     return (
@@ -218,6 +227,11 @@ mechanisms: Final[Mapping[str, Callable[[Loads], str]]] = {
     "per-step-scalar-sync": _syncing,
     "drafter-too-slow": _outpaced,
     "lockstep-schedule": _taking_turns,
+    "link-bound": _link_bound,
+    "shared-device-wait": _always(
+        "A device that targets and drafters share does one thing at a time: while it works for one, the "
+        "other stands still, and elsewhere a device idles."
+    ),
     "gil-contention": _in_turns,
     "token-budget-too-small": _small,
     "slow-kernel-fallback": _fallback,

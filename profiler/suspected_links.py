@@ -15,6 +15,7 @@ from profiler.finding import Diagnosis, Evidence, Finding
 from profiler.rules import (
     h2d_on_drafter_critical_path,
     host_staging_queue_too_deep,
+    link_bound,
     numa_remote_host_buffers,
     shared_queue_cross_device,
     straggling_link,
@@ -86,6 +87,7 @@ _blamed: Final[dict[str, tuple[Sequence[str], str | None]]] = {
     shared_queue_cross_device.cause: (("drafter",), "none"),
     numa_remote_host_buffers.cause: (_both, "one"),
     straggling_link.cause: (_both, None),
+    link_bound.cause: (("link",), None),
 }
 
 

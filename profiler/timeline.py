@@ -98,6 +98,7 @@ class Timeline:
     config: TrainConfig | None = None
     config_values: Mapping[str, Any] = field(default_factory=dict)
     emulated: bool | None = None
+    failure: str | None = None  # why the run failed; None: it did not, or that is unknown
     warnings: tuple[str, ...] = ()  # what the figures leave out
     segments: tuple[Timeline, ...] = ()  # of a run that changed for good: each stretch by itself
 
@@ -169,6 +170,7 @@ class Timeline:
             config=run.config,
             config_values=run.config_values,
             emulated=run.emulated,
+            failure=_failure(run),
             warnings=(*_warnings(run, overlap_s, set_aside, depths), *gpu_warnings(gpus)),
         )
 
@@ -299,9 +301,12 @@ def _warnings(run: Run, overlap_s: float, windows_set_aside: int, depths: pd.Dat
     imported = run.manifest.get("imported")
     notes = imported.get("notes") if isinstance(imported, Mapping) else None
     told += [str(note) for note in notes] if isinstance(notes, list) else []
-    status = run.status
-    if status.status == "failed":
-        told.append(f"the run failed: {status.reason or 'no reason was recorded'}")
-    elif status.status == "unknown":
-        told.append(f"how the run ended is unknown: {status.reason}")
+    if (failure := _failure(run)) is not None:
+        told.append(f"the run failed: {failure}")
+    elif run.status.status == "unknown":
+        told.append(f"how the run ended is unknown: {run.status.reason}")
     return tuple(told)
+
+
+def _failure(run: Run) -> str | None:
+    return (run.status.reason or "no reason was recorded") if run.status.status == "failed" else None

@@ -55,7 +55,8 @@ def _between(rate: float | None, capacities: Capacities, loads: Loads | None) ->
     if loads is None or targets is None or drafters is None:
         return (Step(name="stages alone", role="work", reaches=None, reason=reason),)
     if capacities.limit == "shared device":
-        alone = 1 / (1 / targets + 1 / drafters)
+        alone = capacities.allowed_tokens_per_s
+        assert alone is not None
         step = Step(name="targets and drafters in turn", role="work", reaches=alone)
         lost = [] if rate is None else [_lost("everything but their work", "wait", rate, alone)]
         return (*lost, step)

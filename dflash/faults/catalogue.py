@@ -108,6 +108,13 @@ catalogue: dict[str, Fault] = {
             knobs={"transport.preset": "peer"},
         ),
         Fault(
+            name="slow-links",
+            cause="link-bound",
+            does="copies of all targets to drafters are slow",
+            plant=slow_copies.slow_links,
+            knobs={"transport.preset": "peer"},
+        ),
+        Fault(
             name="scalar-sync",
             cause="per-step-scalar-sync",
             does="targets wait for their device after every forward, to read one number",

@@ -68,6 +68,14 @@ def straggling_link(rig: Rig, lost: float) -> None:
     rig.go_round(0, 0)
 
 
+def slow_links(rig: Rig, lost: float) -> None:
+    """All links from targets to drafters are slow: copies beside the forwards take longer than these do."""
+    rig.slow_links(rig.is_to_drafter, rig.pace.forward_s / (1 - lost))
+    for target in range(rig.pace.targets):
+        for drafter in range(rig.pace.drafters):
+            rig.go_round(target, drafter)
+
+
 def slow_gradients(rig: Rig, lost: float) -> None:
     """Gradients of all drafters but the first arrive late at every window's end, and all wait for them."""
     trained_s = rig.pace.step_s / rig.pace.drafters

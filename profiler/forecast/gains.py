@@ -7,6 +7,7 @@ place for is priced by the time it was measured to take. Knows nothing of how ca
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Final
@@ -18,14 +19,19 @@ from profiler.forecast.model import Line, PipelineModel
 from profiler.forecast.predictor import Predictor
 from profiler.forecast.run_forecast import RunForecast
 from profiler.forecast.setting import Setting
-from profiler.forecast.splits import choose_split
-from profiler.rules import drafter_too_slow
+from profiler.forecast.splits import choose_split, nearly_enough
+from profiler.rules import drafter_too_slow, link_bound, shared_device_wait
 from profiler.run import Run
 from profiler.timeline import Timeline
 
 few_items: Final = 2  # queued: enough to hide a copy
 seen_gain: Final = 0.005  # less: the model shows nothing of the cause
 drafter_cause: Final = drafter_too_slow.cause
+_cured_by_split: Final = {
+    drafter_cause: drafter_too_slow.with_split,
+    shared_device_wait.cause: shared_device_wait.with_split,
+    link_bound.cause: link_bound.with_split,
+}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -90,13 +96,21 @@ def _with_gain(finding: Finding, base: _Base) -> Finding:
 
 
 def _with_split(finding: Finding, base: _Base, run: Run | None) -> Finding:
-    """Drafters that are too slow get the split that is forecast to help, instead of a rule of thumb's."""
-    if finding.cause != drafter_cause or run is None:
+    """What a split can cure gets the one that is forecast to help, instead of a rule of thumb's."""
+    rule = _cured_by_split.get(finding.cause)
+    if rule is None or run is None:
         return finding
-    cured = _drafters_as_fast_as_targets(base)
-    enough = base.predictor.predict(cured[1], cured[0]).ratio - 1 if cured else 0.0
+    enough = math.inf
+    if finding.cause == drafter_cause:
+        cured = _drafters_as_fast_as_targets(base)
+        enough = base.predictor.predict(cured[1], cured[0]).ratio - 1 if cured else 0.0
     choice = choose_split(run, base.predictor, enough)
-    return finding if choice is None else drafter_too_slow.with_split(finding, choice.split, choice.gain)
+    if choice is None:
+        return finding
+    change = _by_remedy(finding, base) if finding.cause == link_bound.cause else None
+    if change is not None and base.predictor.predict(change[1]).ratio - 1 >= nearly_enough * choice.gain:
+        return finding  # another transport is the lesser change
+    return rule(finding, choice.split, choice.gain)
 
 
 def _by_remedy(finding: Finding, base: _Base) -> tuple[PipelineModel, Setting] | None:

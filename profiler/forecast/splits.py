@@ -35,10 +35,10 @@ class SplitChoice:
 def choose_split(run: Run, predictor: Predictor, enough: float) -> SplitChoice | None:
     """The split with fewest devices that brings `enough` (relative to now), else the best.
 
-    None where no other is worth a change, or where the configuration shares devices.
+    None where no other is worth a change, or where targets and drafters have the same devices now.
     """
     config = run.config
-    if config is None or config.devices.gpus or config.split.colocated:
+    if config is None or config.split.colocated:
         return None
     choices = [c for c in _candidates(config, devices_there(run, config)) if fits_devices(run, c)]
     ranked = zip(predictor.rank(Setting.of(choice) for choice in choices), choices, strict=True)
@@ -57,6 +57,8 @@ def choose_split(run: Run, predictor: Predictor, enough: float) -> SplitChoice |
 
 def devices_there(run: Run, config: TrainConfig) -> int:
     """Devices that the run could have: its own, and others of their kind that its command could see."""
+    if config.devices.gpus:  # the user's own limit
+        return config.device_count
     if run.manifest.get("emulated"):
         return most_added * config.device_count
     used = used_gpus(run.manifest)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from profiler.capacity import Loads, measure_loads, shares_all_devices
+from profiler.capacity import Loads, measure_loads
 from profiler.cpu_waits import cpu_wait
+from profiler.device_places import places_of
 from profiler.finding import Evidence, Finding, Remedy, Scalar
 from profiler.rules import per_step_scalar_sync
 from profiler.rules.remedies import moved_device, moved_device_rate
@@ -35,7 +36,7 @@ def cost(timeline: Timeline, loads: Loads) -> float | None:
     up if nobody had to wait for a CPU are not slow: that is a matter of the machine. Nor are those that share
     all their devices with the targets: nothing idles there for them.
     """
-    if shares_all_devices(timeline):
+    if places_of(timeline).all_shared:
         return 0.0
     target, drafter = loads.target, loads.drafter
     occupied = target.occupied - target.gil_wait
@@ -80,7 +81,8 @@ def check(timeline: Timeline) -> list[Finding]:
         cost=cost(timeline, loads),
         checks=[
             Check(
-                not shares_all_devices(timeline), "targets have the same devices, and use what drafters leave"
+                not places_of(timeline).all_shared,
+                "targets have the same devices and use what drafters leave",
             ),
             Check(loads.drafters_limit, "the drafters do not hold the targets up"),
             Check(nearly_full(timeline, loads), "the queue to the drafters is not full most of the time"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from profiler.capacity import Loads, StageLoad, measure_loads, seldom, shares_all_devices
+from profiler.capacity import Loads, StageLoad, measure_loads, seldom
+from profiler.device_places import places_of
 from profiler.finding import Finding, Remedy, Scalar
 from profiler.rules.verdicts import Case, Check, judge, share, unjudged
 from profiler.timeline import Timeline
@@ -18,7 +19,7 @@ def cost(timeline: Timeline, loads: Loads) -> float | None:
 
     None when a pace is unknown; 0 where a device that both stages share does one thing at a time anyhow.
     """
-    if not _takes_turns(loads) or shares_all_devices(timeline):
+    if not _takes_turns(loads) or places_of(timeline).all_shared:
         return 0.0
     stages = (loads.target, loads.drafter)
     paces = [(pace, load) for load in stages if (pace := load.seconds_per_token(load.occupied)) is not None]

@@ -48,6 +48,8 @@ def check(timeline: Timeline) -> list[Finding]:
 def _summary(timeline: Timeline, lack: str | None) -> str:
     if lack is None:
         return f"Rejected: {timeline.steady.windows_used} steady windows were seen."
+    if timeline.failure is not None:
+        return f"The run failed before enough of it was seen to name a cause: {timeline.failure}."
     too_little = "Too little of the run was seen to name a cause"
     if not len(timeline.threads) and not timeline.steady.windows_seen:
         return f"{too_little}: the command tells nothing of its stages, queues and steps."
@@ -57,6 +59,8 @@ def _summary(timeline: Timeline, lack: str | None) -> str:
 
 
 def _remedy(timeline: Timeline) -> str:
+    if timeline.failure is not None:
+        return "Mend that first: what the command said of it stands in its own output, or in the run's log."
     missing = [
         signal.name for signal in signals.missing_signals(timeline) if signal.reason == signals.instrument
     ]

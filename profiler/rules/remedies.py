@@ -33,6 +33,17 @@ def peer_transport(timeline: Timeline) -> dict[str, Scalar]:
     return knobs
 
 
+def fastest_ways(timeline: Timeline) -> dict[str, Scalar]:
+    """Knobs for the transport that chooses a way for each pair, where the run had chosen one for all."""
+    config = timeline.config
+    if config is None or config.transport_choice.path not in ("peer", "pinned"):
+        return {}
+    values = timeline.config_values
+    own = {f"transport.{part}": "preset" for part in ("queue", "path", "dispatch")}
+    reset: dict[str, Scalar] = {k: v for k, v in own.items() if values.get(k, "preset") != "preset"}
+    return {"transport.preset": "auto", **reset}
+
+
 def _slower_by_peer(timeline: Timeline) -> bool:
     """Whether logical devices are declared to reach each other faster through pinned host memory."""
     if timeline.config is None or not timeline.emulated:

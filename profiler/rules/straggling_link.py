@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from profiler.capacity import Loads, measure_loads
-from profiler.finding import Evidence, Finding, Remedy, Scalar
+from profiler.finding import Evidence, Finding, Remedy
+from profiler.rules.remedies import fastest_ways
 from profiler.rules.uneven_copies import LinkGroup, compare, lost_to, on_another_node, uneven, uneven_factor
 from profiler.rules.verdicts import (
     Case,
@@ -60,7 +61,7 @@ def check(timeline: Timeline) -> list[Finding]:
             "Measure the link by itself (`dflash-profile links`), then look at its width and generation "
             "(nvidia-smi -q, nvidia-smi nvlink -s) and at what else shares its switch. Meanwhile go round "
             "it: transport=auto takes the faster way for each pair, another split other pairs.",
-            _round_it(timeline, slow),
+            fastest_ways(timeline) if slow else {},
         ),
         condition="the link is slow by itself too, and not only while others copy",
         predicted_cost_s=worst.extra_s if worst is not None and slow else None,
@@ -87,14 +88,3 @@ def _rates(group: LinkGroup | None) -> list[Evidence]:
     links = [] if group is None else sorted(group.links, key=lambda link: link.gb_per_s)
     shown = links if len(links) <= _shown else [*links[: _shown - 1], links[-1]]
     return [quantity(f"copies of {link.name}", link.gb_per_s, "GB/s") for link in shown]
-
-
-def _round_it(timeline: Timeline, slow: tuple[LinkGroup, ...]) -> dict[str, Scalar]:
-    """The transport that chooses a way for each pair, where the run had chosen one for all."""
-    config = timeline.config
-    if config is None or not slow or config.transport_choice.path not in ("peer", "pinned"):
-        return {}
-    values = timeline.config_values
-    own = {f"transport.{part}": "preset" for part in ("queue", "path", "dispatch")}
-    reset: dict[str, Scalar] = {k: v for k, v in own.items() if values.get(k, "preset") != "preset"}
-    return {"transport.preset": "auto", **reset}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from profiler.capacity import Loads, measure_loads, shares_all_devices
+from profiler.capacity import Loads, measure_loads
+from profiler.device_places import places_of
 from profiler.finding import Evidence, Finding, Remedy, Verdict
 from profiler.gpus import little_work, power_of_little_work
 from profiler.rules import (
@@ -15,6 +16,7 @@ from profiler.rules import (
     gradient_sync_wait,
     host_copies,
     kernel_autotune_lock,
+    link_bound,
     lockstep_schedule,
     numa_remote_host_buffers,
     one_gpu_throttled,
@@ -22,6 +24,7 @@ from profiler.rules import (
     prefetch_starvation,
     python_packing_loop,
     recompiles_from_varying_shapes,
+    shared_device_wait,
     shared_queue_cross_device,
     slow_kernel_fallback,
     straggling_link,
@@ -94,7 +97,7 @@ def efficiency(timeline: Timeline, loads: Loads) -> float | None:
     other, limiting = sorted((loads.target, loads.drafter), key=lambda load: load.busy)
     if other.tokens_per_s is None or limiting.tokens_per_s is None:
         return None
-    turns = limiting.turn_wait if shares_all_devices(timeline) else 0.0
+    turns = limiting.turn_wait if places_of(timeline).all_shared else 0.0
     return limiting.busy + min(turns, other.busy)
 
 
@@ -124,7 +127,7 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
     if (idle_work := _little_work(timeline, loads)) is not None:
         return "rejected", 0.7, idle_work
     certainty = 0.6 + 0.35 * (reached - healthy_efficiency) / (1.0 - healthy_efficiency)
-    if shares_all_devices(timeline):
+    if places_of(timeline).all_shared:
         worked = f"{percent(loads.target.busy)} and {percent(loads.drafter.busy)}"
         text = f"Healthy: targets and drafters share their devices, and are at work {worked} of the time."
         return "supported", certainty, text
@@ -147,7 +150,9 @@ def _sickness(timeline: Timeline, loads: Loads) -> str | None:
     costs = {
         "waiting for input": prefetch_starvation.cost(timeline, loads),
         "drafters' work": drafter_too_slow.cost(timeline, loads),
+        "waits for copies": link_bound.cost(timeline, loads),
         "copies through host memory": host_copies.cost(timeline, loads),
+        "waits for a shared device": shared_device_wait.cost(timeline, loads),
         "taking turns": lockstep_schedule.cost(timeline, loads),
         "waits at window ends": gradient_sync_wait.cost(timeline, loads),
         "recompilations": recompiles_from_varying_shapes.cost(timeline, loads),
@@ -211,6 +216,6 @@ def _remedy(timeline: Timeline, loads: Loads) -> Remedy:
         return Remedy(
             f"Nothing to fix. By proportion, pipeline.split={knobs['pipeline.split']} could be faster.", knobs
         )
-    if shares_all_devices(timeline):
+    if places_of(timeline).all_shared:
         return Remedy("Nothing to fix; more devices, or a faster forward or step, would help.")
     return Remedy("Nothing to fix; more targets, or a faster forward, would help.")

@@ -1,4 +1,4 @@
-"""Fifteen planted faults and a healthy run: each live on logical devices, each named for what it is.
+"""Sixteen planted faults and a healthy run: each live on logical devices, each named for what it is.
 
 A target and far buffers that hold up one of several: test_injected_links.py.
 
@@ -41,6 +41,7 @@ by_events = (
     "slow-drafter",
     "recompiles",
     "straggling-link",
+    "slow-links",
     "scalar-sync",
     "slow-kernels",
     "small-batches",

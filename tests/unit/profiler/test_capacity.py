@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ from profiler.capacity import (
     StageLoad,
     measure_capacities,
     measure_loads,
-    shares_all_devices,
-    shares_devices,
 )
+from profiler.device_places import DevicePlaces
 from profiler.run import Run
 from profiler.throughput import Throughput, measure_throughput
 from profiler.timeline import Timeline
@@ -68,7 +66,7 @@ def test_each_stage_alone_has_the_pace_that_was_played(tmp_path: Path) -> None:
 
 def test_roles_on_one_device_add_their_times() -> None:
     loads = Loads(None, load("target", busy=0.5), load("drafter", busy=0.25))
-    capacities = measure_capacities(loads, throughput(100.0), shared_device=True)
+    capacities = measure_capacities(loads, throughput(100.0), DevicePlaces(0, 0, 1))
     assert capacities.pipeline_efficiency == pytest.approx(0.75)
     assert capacities.limit == "shared device"
 
@@ -118,23 +116,3 @@ def test_where_hardly_anybody_waits_the_fuller_stage_limits() -> None:
     assert other.drafters_limit
     blocked = Loads(None, load("target", **full, put_q_hs=0.02), load("drafter", **idle, get_q_hs=0.0001))
     assert blocked.drafters_limit
-
-
-def test_devices_of_targets_and_drafters_are_compared(tmp_path: Path) -> None:
-    timeline = timeline_of(play(tmp_path / "run", windows=12))
-
-    def on(device: str) -> Timeline:
-        return dataclasses.replace(timeline, devices=timeline.devices.assign(device=device))
-
-    for shares in (shares_devices, shares_all_devices):
-        assert not shares(timeline)
-        assert shares(on("cuda:0"))
-        assert not shares(on("cpu"))
-
-
-def test_more_targets_than_drafters_share_devices_and_not_all(tmp_path: Path) -> None:
-    timeline = timeline_of(play(tmp_path / "run", windows=12, targets=2))
-    place = timeline.devices["index"].where(timeline.devices["stage"] == "target", 0).astype(str)
-    mixed = dataclasses.replace(timeline, devices=timeline.devices.assign(device="cuda:" + place))
-    assert shares_devices(mixed)
-    assert not shares_all_devices(mixed)

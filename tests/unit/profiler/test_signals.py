@@ -119,3 +119,15 @@ def test_other_stages_are_drawn_in_the_order_of_the_data(tmp_path: Path) -> None
     said = describe(map_run(examined.timeline, examined.diagnosis.capacities))
     assert 0 <= said.index("zencode 0: ") < said.index("q_raw: mean depth") < said.index("learn 0: ")
     assert said in render_run(examined)
+
+
+def test_a_run_that_failed_early_is_called_so(tmp_path: Path) -> None:
+    """Its data lack nothing that an instrument could tell."""
+    builder = RunBuilder(tmp_path / "run")
+    path = builder.finish(status="failed", reason="window.tokens is too small", exit_code=2)
+    diagnosis = diagnose(Timeline.of(Run.open(path)))
+    assert diagnosis.primary is not None
+    assert diagnosis.primary.cause == "not-enough-data"
+    assert "The run failed before" in diagnosis.headline
+    assert "window.tokens is too small" in diagnosis.headline
+    assert "probe-api" not in diagnosis.next_step

@@ -16,6 +16,7 @@ limits_target = Capacities(
     prefetch_alone=None,
     targets_alone=10.0,
     drafters_alone=20.0,
+    allowed_tokens_per_s=10.0,
     limit="target",
     pipeline_efficiency=0.5,
 )

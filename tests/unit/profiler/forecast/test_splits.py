@@ -67,9 +67,18 @@ def test_the_fewest_devices_that_bring_enough(
     assert (choice.split if choice else None) == split
 
 
-def test_a_configuration_that_shares_devices_keeps_its_split() -> None:
+def test_a_colocated_configuration_keeps_its_split() -> None:
     predictor = cast(Predictor, Proportional(0.8))
     assert choose_split(run_with("colocated-3", emulated=True), predictor, 1.0) is None
+
+
+def test_a_limit_of_devices_is_kept() -> None:
+    """Two targets and a drafter on two devices, and no third one, logical or not."""
+    run = run_with("2-1", emulated=True)
+    run = cast(Run, SimpleNamespace(config=run.config.replacing({"devices.gpus": 2}), manifest=run.manifest))
+    choice = choose_split(run, cast(Predictor, Proportional(0.5)), 1.0)
+    assert choice is not None
+    assert (choice.split, choice.devices) == ("colocated-2", 2)
 
 
 def test_slow_drafters_are_told_the_split_that_is_forecast(tmp_path: Path) -> None:
