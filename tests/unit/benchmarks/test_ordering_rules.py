@@ -38,19 +38,21 @@ def test_a_text_that_is_not_there_is_refused(repository: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "verdict"),
+    ("body", "verdict", "limit_s"),
     [
-        ("from dflash.channel import Channel; assert Channel('q', 1).capacity == 1", "green"),
-        ("from dflash.channel import Channel; assert Channel('q', 1).capacity == 2", "red"),
-        ("no_such_name", "broken"),
-        ("import time; time.sleep(60)", "red"),
+        ("from dflash.channel import Channel; assert Channel('q', 1).capacity == 1", "green", 60),
+        ("from dflash.channel import Channel; assert Channel('q', 1).capacity == 2", "red", 60),
+        ("no_such_name", "broken", 60),
+        ("import time; time.sleep(60)", "red", 3),
     ],
 )
-def test_a_verdict_is_what_the_tests_on_the_copy_came_to(tmp_path: Path, body: str, verdict: str) -> None:
+def test_a_verdict_is_what_the_tests_on_the_copy_came_to(
+    tmp_path: Path, body: str, verdict: str, limit_s: float
+) -> None:
     copy_tree(tmp_path)
     test = tmp_path / "test_once.py"
     test.write_text(f"def test_it():\n    {body}\n")
-    assert run_tests(tmp_path, [str(test)], 3).verdict == verdict
+    assert run_tests(tmp_path, [str(test)], limit_s).verdict == verdict
 
 
 def test_rows_are_written_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
