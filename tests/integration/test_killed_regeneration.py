@@ -22,18 +22,21 @@ from dflash.contract.config import load_config
 from dflash.contract.regeneration import RegenerationChoice
 
 rows, kills = 400, 4
+answers_to_killed = 60  # and no more: a run that is to be killed does not end before
 
 
 class _SlowTarget(BaseHTTPRequestHandler):
-    """Answers "<question>!" after a while, and counts what it is asked."""
+    """Answers "<question>!" after a while, as often as it may, and counts what it is asked."""
 
     asked: ClassVar[Counter[str]] = Counter()
+    may_answer: ClassVar[threading.Semaphore]
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         question = body["messages"][-1]["content"]
         self.asked[question] += 1
         time.sleep(0.02)
+        self.may_answer.acquire()
         message = {"role": "assistant", "content": question + "!"}
         answer = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
         self.send_response(200)
@@ -88,6 +91,7 @@ def test_every_row_is_written_once_in_order_over_killed_and_interrupted_runs(
     _SlowTarget.asked.clear()
     for number in range(kills):
         before = part.stat().st_size if part.exists() else 0
+        _SlowTarget.may_answer = threading.Semaphore(answers_to_killed)
         process = start(tmp_path, url)
         while process.poll() is None and (not part.exists() or part.stat().st_size <= before):
             time.sleep(0.005)
@@ -96,6 +100,7 @@ def test_every_row_is_written_once_in_order_over_killed_and_interrupted_runs(
         process.send_signal(signal.SIGINT if last else signal.SIGKILL)
         process.communicate(timeout=60)
         assert process.returncode == (130 if last else -signal.SIGKILL)
+        _SlowTarget.may_answer.release(rows)  # to nobody
     assert not (tmp_path / "out.jsonl").exists()
     process = start(tmp_path, url)
     told, _ = process.communicate(timeout=60)
