@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,9 @@ from profiler.recorder import Recording, RecordOptions, record
 from profiler.recorder_settings import apply_settings
 from profiler.run import Run
 from profiler.run_status import RunStatus, effective_status
+from profiler.samplers.base import Reading, Sampler
+from profiler.samplers.gpu import GpuSampler
+from profiler.samplers.host import HostSampler
 from profiler.timeline import Timeline
 
 quiet = RecordOptions(gpu="none", gil=False, host_interval_s=0.05, grace_s=20)
@@ -67,6 +70,24 @@ def options(**changes: Any) -> RecordOptions:
     return RecordOptions(**{**base, **changes})
 
 
+def until_sampled(monkeypatch: pytest.MonkeyPatch, mark: Path, times: dict[type[Sampler], int]) -> str:
+    """Code that goes on until samplers have sampled so often, however late their threads come to it."""
+    left = dict(times)
+
+    def count(kind: type[Sampler], sample: Callable[[Any], Iterable[Reading]]) -> None:
+        def counted(self: Any) -> Iterator[Reading]:
+            yield from sample(self)
+            left[kind] -= 1
+            if max(left.values()) <= 0:
+                mark.touch()
+
+        monkeypatch.setattr(kind, "sample", counted)
+
+    for kind in times:
+        count(kind, kind.sample)
+    return f"import os, time\nwhile not os.path.exists({str(mark)!r}): time.sleep(0.01)"
+
+
 def manifest_of(recording: Recording) -> dict[str, Any]:
     manifest = recording.run.manifest()
     assert manifest["status"] == recording.status
@@ -75,10 +96,13 @@ def manifest_of(recording: Recording) -> dict[str, Any]:
     return manifest
 
 
-def test_plain_command_is_recorded_whole(tmp_path: Path, data_dir: Path) -> None:
+def test_plain_command_is_recorded_whole(
+    tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replay = f"replay:{data_dir / 'cases' / 'nvml' / 'c057_util100_low_power.json'}"
+    wait = until_sampled(monkeypatch, tmp_path / "enough", {HostSampler: 4, GpuSampler: 8})
     recording = record(
-        python("import time; b = bytearray(20_000_000); time.sleep(0.4)"),
+        python("b = bytearray(20_000_000)\n" + wait),
         tmp_path / "run",
         options(gpu=replay, gpu_interval_s=0.02),
     )
@@ -99,10 +123,13 @@ def test_plain_command_is_recorded_whole(tmp_path: Path, data_dir: Path) -> None
         assert set(table["source"].to_pylist()) == {name}
 
 
-def test_a_replayed_straggler_is_named_in_the_run_that_was_recorded(tmp_path: Path, data_dir: Path) -> None:
+def test_a_replayed_straggler_is_named_in_the_run_that_was_recorded(
+    tmp_path: Path, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     replay = f"replay:{data_dir / 'cases' / 'nvml' / 'c070_throttled_straggler.json'}"
     chosen = apply_settings(options(gpu_interval_s=0.02), [f"sensors.gpu={replay}"])
-    recording = record(python("import time; time.sleep(0.3)"), tmp_path / "run", chosen)
+    wait = until_sampled(monkeypatch, tmp_path / "enough", {HostSampler: 1, GpuSampler: 12})
+    recording = record(python(wait), tmp_path / "run", chosen)
     timeline = Timeline.of(Run.open(recording.run.path))
     gpus = timeline.gpus.set_index("key")
     assert len(gpus) == 4
