@@ -12,6 +12,7 @@ import random
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import pytest
@@ -166,7 +167,7 @@ class Haul:
     misplaced: list[str] = field(default_factory=list)
     errors: list[BaseException] = field(default_factory=list)
 
-    def produce(self, target: int, ids: list[int], rng: random.Random) -> None:
+    def produce(self, target: int, ids: Iterable[int], rng: random.Random) -> None:
         device = self.devices.targets[target]
         device.bind_thread()
         probe = Probe(self.log, "target", target, device.name)
@@ -377,7 +378,7 @@ def test_an_abort_at_any_moment_ends_everybody_with_the_first_error(open_set, ch
 
 def abort_at_some_moment(choice: TransportChoice, devices: DeviceSet, rng: random.Random) -> None:
     haul = Haul(devices, open_mixed(choice, devices, speeds, silent), ListLog())
-    threads = [haul.start(haul.produce, t, list(range(t, 4000, 2)), random.Random(t)) for t in range(2)]
+    threads = [haul.start(haul.produce, t, itertools.count(t, 2), random.Random(t)) for t in range(2)]
     threads += [haul.start(haul.consume, d, random.Random(d)) for d in range(2)]
     time.sleep(rng.random() * 0.01)
     first = OSError("first")

@@ -32,10 +32,11 @@ fails = "import sys; sys.stdin.readline(); sys.exit('no such project')"
 fails_at_once = "raise SystemExit('cannot be imported')"
 stuck = "import time; time.sleep(600)"
 stuck_with_another = """
-import subprocess, sys, time
+import os, subprocess, sys, time
 other = subprocess.Popen(['sleep', '60'])
-with open(sys.argv[0] + '.told', 'w') as out:
+with open(sys.argv[0] + '.new', 'w') as out:
     out.write(str(other.pid))
+os.rename(sys.argv[0] + '.new', sys.argv[0] + '.told')
 time.sleep(600)
 """
 stuck_elsewhere = stuck_with_another.replace("'60']", "'60'], start_new_session=True")
