@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from cli.dflash_profile import program
 from profiler.run import Run
+from profiler.samplers.host import HostSampler
 from profiler.timeline import Timeline
+from tests.until_sampled import until_sampled
 
 # Work is sleep, several times longer than what a crowded machine adds to it. The sixth, a hog of the GIL, has
 # tests of its own (test_gil_contention.py).
@@ -130,9 +133,14 @@ def test_the_instrumentation_is_about_ten_lines(repository: Path) -> None:
     assert 8 <= len(needed) <= 13
 
 
-def test_a_command_that_tells_nothing_is_told_what_is_missing(tmp_path: Path, repository: Path) -> None:
-    code = "import time; time.sleep(1.2)"
-    diagnosis = record(repository, tmp_path, sys.executable, "-c", code)["diagnosis"]
+def test_a_command_that_tells_nothing_is_told_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    code = until_sampled(monkeypatch, tmp_path / "enough", {HostSampler: 2})
+    options = ("--gpu", "none", "--no-gil", "--json", "--run-dir", str(tmp_path / "run"))
+    command = ["record", *options, "--", sys.executable, "-c", code]
+    assert program.app(command, standalone_mode=False) == 0
+    diagnosis = json.loads(capfd.readouterr().out)["diagnosis"]
     named = [finding for finding in diagnosis["findings"] if finding["verdict"] == "supported"]
     assert [finding["cause"] for finding in named] == ["not-enough-data"]
     assert "tells nothing of its stages, queues and steps" in diagnosis["headline"]

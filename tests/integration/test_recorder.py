@@ -10,7 +10,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,10 @@ from profiler.recorder import Recording, RecordOptions, record
 from profiler.recorder_settings import apply_settings
 from profiler.run import Run
 from profiler.run_status import RunStatus, effective_status
-from profiler.samplers.base import Reading, Sampler
 from profiler.samplers.gpu import GpuSampler
 from profiler.samplers.host import HostSampler
 from profiler.timeline import Timeline
+from tests.until_sampled import until_sampled
 
 quiet = RecordOptions(gpu="none", gil=False, host_interval_s=0.05, grace_s=20)
 patience_s = 30.0
@@ -68,24 +68,6 @@ def is_alive(pid: int) -> bool:
 def options(**changes: Any) -> RecordOptions:
     base = {name: getattr(quiet, name) for name in RecordOptions.__dataclass_fields__}
     return RecordOptions(**{**base, **changes})
-
-
-def until_sampled(monkeypatch: pytest.MonkeyPatch, mark: Path, times: dict[type[Sampler], int]) -> str:
-    """Code that goes on until samplers have sampled so often, however late their threads come to it."""
-    left = dict(times)
-
-    def count(kind: type[Sampler], sample: Callable[[Any], Iterable[Reading]]) -> None:
-        def counted(self: Any) -> Iterator[Reading]:
-            yield from sample(self)
-            left[kind] -= 1
-            if max(left.values()) <= 0:
-                mark.touch()
-
-        monkeypatch.setattr(kind, "sample", counted)
-
-    for kind in times:
-        count(kind, kind.sample)
-    return f"import os, time\nwhile not os.path.exists({str(mark)!r}): time.sleep(0.01)"
 
 
 def manifest_of(recording: Recording) -> dict[str, Any]:
