@@ -17,10 +17,14 @@ _both_at_once: Final = 1.1  # occupied shares of both stages, added: in turns it
 def cost(timeline: Timeline, loads: Loads) -> float | None:
     """What the slowest stage waits for its turn and for batches of the round, as far as prefetch could go on.
 
-    None when a pace is unknown; 0 where a device that both stages share does one thing at a time anyhow.
+    None when a pace is unknown. Where both stages have the same devices, what these idle.
     """
-    if not _takes_turns(loads) or places_of(timeline).all_shared:
+    places = places_of(timeline)
+    if not _takes_turns(loads):
         return 0.0
+    if places.all_shared:
+        occupied = sum(load.occupied * load.threads for load in (loads.target, loads.drafter))
+        return max(1.0 - occupied / places.both, 0.0)
     stages = (loads.target, loads.drafter)
     paces = [(pace, load) for load in stages if (pace := load.seconds_per_token(load.occupied)) is not None]
     if len(paces) < len(stages):

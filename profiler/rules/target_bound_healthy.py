@@ -92,13 +92,17 @@ def check(timeline: Timeline) -> list[Finding]:
 def efficiency(timeline: Timeline, loads: Loads) -> float | None:
     """Today's pace over what work alone would allow: the share of time that the limiting stage works.
 
-    Where both stages have the same devices, what one waits for its turn while the other works is work, too.
+    Where both stages have the same devices, what it waits for its turn while they do other work is work, too.
     """
-    other, limiting = sorted((loads.target, loads.drafter), key=lambda load: load.busy)
-    if other.tokens_per_s is None or limiting.tokens_per_s is None:
+    stages = (loads.target, loads.drafter)
+    limiting = max(stages, key=lambda load: load.busy)
+    if any(load.tokens_per_s is None for load in stages):
         return None
-    turns = limiting.turn_wait if places_of(timeline).all_shared else 0.0
-    return limiting.busy + min(turns, other.busy)
+    places = places_of(timeline)
+    if not places.all_shared:
+        return limiting.busy
+    of_a_device = sum(load.busy * load.threads for load in stages) / places.both
+    return limiting.busy + max(min(limiting.turn_wait, of_a_device - limiting.busy), 0.0)
 
 
 def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
@@ -109,7 +113,8 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
     if (sickness := _sickness(timeline, loads)) is not None:
         return "rejected", 0.9, sickness
     blocked = loads.target.wait("put q_hs")
-    if blocked >= named_cost_share and loads.drafter.busy < healthy_efficiency:
+    sharing = places_of(timeline).all_shared
+    if blocked >= named_cost_share and loads.drafter.busy < healthy_efficiency and not sharing:
         return (
             "rejected",
             0.7,
@@ -127,7 +132,7 @@ def _decide(timeline: Timeline, loads: Loads) -> tuple[Verdict, float, str]:
     if (idle_work := _little_work(timeline, loads)) is not None:
         return "rejected", 0.7, idle_work
     certainty = 0.6 + 0.35 * (reached - healthy_efficiency) / (1.0 - healthy_efficiency)
-    if places_of(timeline).all_shared:
+    if sharing:
         worked = f"{percent(loads.target.busy)} and {percent(loads.drafter.busy)}"
         text = f"Healthy: targets and drafters share their devices, and are at work {worked} of the time."
         return "supported", certainty, text

@@ -100,6 +100,29 @@ def test_turns_on_a_device_that_is_never_idle_are_healthy(tmp_path: Path) -> Non
     assert "in the rest the same device works for the drafter" in diagnosis.why
 
 
+def test_turns_on_shared_devices_cost_what_these_idle(tmp_path: Path) -> None:
+    """Two devices with both roles; in every other round there is work for one of them only."""
+    builder = RunBuilder(
+        tmp_path / "r", load_config(None, ["pipeline.split=colocated-2", "window.tokens=60000"])
+    )
+    for number in range(40):
+        t = 2.0 * number
+        for index in (0, 1):
+            here: dict[str, Any] = {"device": f"logical:{index}"}
+            for start in (t, t + 1.0)[: 2 - index]:
+                builder.span("target", index, "forward", start, start + 0.5, tokens=20_000, **here)
+                builder.span("target", index, "barrier", start + 0.5, start + 1.0, **here)
+                builder.span("drafter", index, "barrier", start, start + 0.5, **here)
+                builder.span("drafter", index, "backward", start + 0.5, start + 1.0, tokens=20_000, **here)
+            if index:
+                builder.span("target", index, "barrier", t + 1.0, t + 2.0, **here)
+                builder.span("drafter", index, "barrier", t + 1.0, t + 2.0, **here)
+        builder.window(number, t + 2.0, 60_000)
+    found = diagnose(Timeline.of(Run.open(builder.finish()))).findings[0]
+    assert found.cause == cause
+    assert found.measured_cost_share == pytest.approx(0.25, abs=0.01)
+
+
 def test_turns_in_another_trainer_get_words_and_no_knobs(tmp_path: Path) -> None:
     """Its configuration is not ours to set."""
     builder = RunBuilder(tmp_path / "r")

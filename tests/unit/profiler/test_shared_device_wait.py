@@ -82,3 +82,23 @@ def test_without_a_device_to_spare_it_is_rejected(tmp_path: Path) -> None:
 
 def test_where_all_devices_have_both_roles_it_is_rejected(tmp_path: Path) -> None:
     assert finding_of(shared(tmp_path / "r", everywhere=True)[0]).verdict == "rejected"
+
+
+def test_one_device_for_all_that_never_idles_is_healthy(tmp_path: Path) -> None:
+    """Two targets and a drafter, one after the other; a target that has sent all waits for room."""
+    config = load_config(None, [*settings, "devices.gpus=1"])
+    builder, here = RunBuilder(tmp_path / "r", config), {"device": "logical:0"}
+    for number in range(40):
+        t = 1.6 * number
+        for index in (0, 1):
+            begin = t + 0.4 * index
+            if index:
+                builder.span("target", 1, "device_wait", t, begin, **here)
+            builder.span("target", index, "forward", begin, begin + 0.4, tokens=20_000, **here)
+            builder.span("target", index, "put", begin + 0.4, t + 1.6, channel="q_hs.0", **here)
+        builder.span("drafter", 0, "device_wait", t, t + 0.8, **here)
+        builder.span("drafter", 0, "backward", t + 0.8, t + 1.6, tokens=40_000, **here)
+        builder.window(number, t + 1.6, 40_000)
+    diagnosis = diagnose(Timeline.of(Run.open(builder.finish())))
+    assert diagnosis.findings[0].cause == "target-bound-healthy"
+    assert diagnosis.capacities.pipeline_efficiency == pytest.approx(1.0, abs=0.02)
