@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,9 @@ import pytest
 from cli.doctor_command import describe_checks
 from dflash.contract.errors import DFlashError, UsageError
 from profiler.checkup import Check, groups
+from profiler.child import Child
+from profiler.samplers.base import Reading
+from profiler.samplers.host import HostSampler
 
 Call = Callable[..., tuple[int, str, str]]
 
@@ -20,12 +24,30 @@ def short_practice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cli.doctor_command.practice_s", 0.6)
 
 
+@pytest.fixture
+def seen_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The practice command begins once the host has been looked at, or it may be over before that."""
+    seen, look, begin = threading.Event(), HostSampler.sample, Child.release
+
+    def sample(self: HostSampler) -> Iterator[Reading]:
+        yield from look(self)
+        seen.set()
+
+    def release(self: Child) -> None:
+        assert seen.wait(60)
+        begin(self)
+
+    monkeypatch.setattr(HostSampler, "sample", sample)
+    monkeypatch.setattr(Child, "release", release)
+
+
 def fake_torch(
     monkeypatch: pytest.MonkeyPatch, code: int = 0, told: str = '{"torch": "2", "gpus": []}'
 ) -> None:
     monkeypatch.setattr("cli.doctor_command.ask_trainer", lambda arguments, limit_s: (code, told))
 
 
+@pytest.mark.usefixtures("seen_first")
 def test_this_machine_is_checked_and_nothing_is_left_behind(call: Call, tmp_path: Path) -> None:
     code, out, err = call("dflash-profile", "doctor", "--json")
     assert (code, err) == (0, "")
