@@ -136,7 +136,7 @@ def _remedy(timeline: Timeline) -> Remedy:
     text = (
         "Run less Python beside the stages: compiled or graph-captured forwards and larger batches launch "
         "less, and work for the CPU belongs into processes of its own. More threads make it worse. While it "
-        "runs, `dflash-profile holder RUN` names the line that holds the GIL."
+        "runs, dflash-profile holder RUN names the line that holds the GIL."
     )
     knobs: dict[str, Scalar] = {}
     asked_ms = 0.0 if timeline.config is None else timeline.config.pipeline.switch_interval_ms

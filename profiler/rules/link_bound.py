@@ -54,7 +54,7 @@ def check(timeline: Timeline) -> list[Finding]:
             *_work(loads),
         ],
         remedy=Remedy(
-            "Measure the links (`dflash-profile links`) and take the fastest way for each pair of devices: "
+            "Measure the links (dflash-profile links) and take the fastest way for each pair of devices: "
             "transport.preset=auto. Or send less: transport.trim, or a colocated split, whose hidden states "
             "stay where they are.",
             fastest_ways(timeline),

@@ -170,8 +170,8 @@ def _case(
         ],
         evidence=[] if found is None else _evidence(found, lost_rate),
         remedy=Remedy(
-            "Look after that GPU: airflow and dust for heat, the power limit for power (`nvidia-smi -q -d "
-            "PERFORMANCE`). Until then leave it out (CUDA_VISIBLE_DEVICES), or give it the stage that is not "
+            "Look after that GPU: airflow and dust for heat, the power limit for power (nvidia-smi -q -d "
+            "PERFORMANCE). Until then leave it out (CUDA_VISIBLE_DEVICES), or give it the stage that is not "
             "the limit."
         ),
         condition="the GPU can be cooled, its limit raised, or another put in its place",

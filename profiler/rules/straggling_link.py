@@ -58,7 +58,7 @@ def check(timeline: Timeline) -> list[Finding]:
             share("drafters waiting for copies", loads.drafter.copy_wait + loads.drafter.copies),
         ],
         remedy=Remedy(
-            "Measure the link by itself (`dflash-profile links`), then look at its width and generation "
+            "Measure the link by itself (dflash-profile links), then look at its width and generation "
             "(nvidia-smi -q, nvidia-smi nvlink -s) and at what else shares its switch. Meanwhile go round "
             "it: transport=auto takes the faster way for each pair, another split other pairs.",
             fastest_ways(timeline) if slow else {},
