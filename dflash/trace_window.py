@@ -13,7 +13,6 @@ import os
 import re
 import shutil
 import threading
-import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,7 +22,7 @@ from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import ProfilerActivity, profile
 
 from dflash.contract.events import RowSink, event_schema
-from dflash.contract.rundir import RunDir
+from dflash.contract.rundir import RunDir, one_instant
 from dflash.contract.steps import StepRange
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it reports every start and stop on stderr
@@ -168,7 +167,8 @@ def name_threads(names: dict[int, str]) -> Iterator[dict[str, Any]]:
 
 def spans_as_events(rows: Iterable[tuple[Any, ...]], base_ns: int) -> Iterator[dict[str, Any]]:
     """Host-clock spans among `rows`, on their threads; times are microseconds since `base_ns`."""
-    offset_ns = time.time_ns() - time.monotonic_ns() - base_ns
+    utc_ns, monotonic_ns = one_instant()
+    offset_ns = utc_ns - monotonic_ns - base_ns
     for row in rows:
         event = dict(zip(_columns, row, strict=True))
         if event["kind"] == "span" and event["clock"] == "host" and event["stage"] != "link":

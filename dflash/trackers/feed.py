@@ -22,7 +22,7 @@ from typing import Any
 
 from dflash.contract.errors import DeviceError
 from dflash.contract.events import RowSink
-from dflash.contract.rundir import python_command
+from dflash.contract.rundir import one_instant, python_command
 from dflash.trackers.figures import FigureReader, Point
 
 points_kept = 10_000  # for a tracker that is slow; older ones are dropped
@@ -53,7 +53,8 @@ class TrackerFeed:
         self._reader = FigureReader()
         self._reading = threading.Lock()
         self._children: list[_Child] = []
-        self._epoch_ns = time.time_ns() - time.monotonic_ns()
+        utc_ns, monotonic_ns = one_instant()
+        self._epoch_ns = utc_ns - monotonic_ns
 
     def start(self, names: Sequence[str], run: Path, config: Mapping[str, Any], warn: Warn) -> None:
         """Start a process for each of `names`. `warn` is called from other threads."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from dflash.contract.rundir import one_instant
 from profiler.samplers import answers
 from profiler.samplers.gpm import GpmPair
 from profiler.samplers.metrics import gpm_metrics, memory_metrics, power_samples
@@ -122,7 +123,8 @@ class NvmlSensors(GpuSensors):
     def drain(self, index: int) -> list[PowerSample] | Unreadable:
         """To a quarter of a watt, which packs well: the driver vouches for 5 W."""
         gpu = self._found[index]
-        wall_us, now_ns = time.time_ns() // 1000, time.monotonic_ns()
+        utc_ns, now_ns = one_instant()
+        wall_us = utc_ns // 1000
         if gpu.drained_us > wall_us:  # the wall clock was set back
             gpu.drained_us = 0
         found = self._ask(
