@@ -48,6 +48,7 @@ class Interruption:
     def __init__(self) -> None:
         self.received: list[signal.Signals] = []
         self.trainer: Trainer | None = None
+        self.closing = False  # the run's end is being written: a signal more is only taken down
 
     def install(self) -> None:
         """Take over both signals. Main thread only."""
@@ -62,9 +63,10 @@ class Interruption:
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
         self.received.append(signal.Signals(number))
-        if self.trainer is None:
+        if self.trainer is not None:
+            self.trainer.state.request_stop(self.received[0].name)
+        elif not self.closing:
             raise KeyboardInterrupt
-        self.trainer.state.request_stop(self.received[0].name)
 
     def watch(self) -> None:
         """Called by the main loop: a second signal stops at once. A handler must not take locks."""
@@ -114,6 +116,7 @@ class Session:
                 result = trainer.run(lambda: self._watch(trainer))
             return self._close(log, result)
         except KeyboardInterrupt:
+            self.interruption.closing = True
             code = self.interruption.exit_code or signal_exit_codes[signal.SIGINT]
             name = self.interruption.received[0].name if self.interruption.received else "SIGINT"
             say(f"stopped by {name} before the first step")
@@ -263,6 +266,7 @@ class Session:
     def _end(
         self, log: ArrowLog, status: str, reason: str | None, code: int, result: TrainResult | None = None
     ) -> dict[str, Any]:
+        self.interruption.closing = True
         if self._feed is not None:
             self._feed.close(status)
         log.close()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from dflash.contract.arrowlog import read_log
+from dflash.contract.arrowlog import ArrowLog, read_log
 from dflash.contract.config import load_config
 from dflash.contract.rundir import create_run
 from dflash.session import Session, print_document, say
@@ -39,6 +40,28 @@ def test_a_document_survives_any_encoding(monkeypatch: pytest.MonkeyPatch, encod
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
     print_document({"run": "läufe/\udcff"})  # a path that is not UTF-8
     assert json.loads(written.getvalue()) == {"run": "läufe/\udcff"}
+
+
+def test_a_signal_more_while_the_end_of_a_run_is_written_does_not_keep_it_from_being_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    close = ArrowLog.close
+
+    def interrupt_and_close(log: ArrowLog) -> None:
+        signal.raise_signal(signal.SIGINT)
+        close(log)
+
+    monkeypatch.setattr(ArrowLog, "close", interrupt_and_close)
+    session = Session(
+        create_run(tmp_path / "run", command=["t"]),
+        load_config(None, on_logical_devices),
+        prepare_trainer=lambda *_, **__: signal.raise_signal(signal.SIGINT),  # type: ignore[arg-type, return-value]
+    )
+    try:
+        code, document = session.carry_out()
+    finally:
+        session.interruption.remove()
+    assert (code, document["status"], session.run.manifest()["status"]) == (130, "stopped", "stopped")
 
 
 def test_a_run_says_which_rows_it_does_not_train_and_counts_them(
