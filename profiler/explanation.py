@@ -168,7 +168,7 @@ def _taking_turns(loads: Loads) -> str:
     return (
         f"Every batch is forwarded, then trained on, and only then comes the next: {_whole(target)} "
         f"work{_s(target)} {percent(target.busy)} of the time, {_whole(drafter)} {percent(drafter.busy)}, "
-        "never both at once."
+        "and hardly ever both at once."
     )
 
 

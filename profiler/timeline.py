@@ -34,6 +34,7 @@ from profiler.idle_gaps import find_idle_gaps, gap_columns
 from profiler.run import Run
 from profiler.segments import find_cuts, is_long, stretches
 from profiler.steady import SteadyRange, find_steady_range, read_windows
+from profiler.turns import work_together
 from profiler.waits import clip, close_devices, close_threads, thread_spans
 
 service_columns = [
@@ -60,6 +61,7 @@ class Timeline:
               how long stages waited for them (profiler/copy_times.py)
     takes     drafter index, where (home, away, n/a), takes, bytes
     batches   one row a stage and batch: how long its work took (profiler/batch_times.py)
+    together  of the time in which the stage works that works less: in what part the other does, too; or None
     compiles  one row a stage thread that compiled (profiler/compiles.py); `tuning_s`: seconds in which torch
               timed kernels to choose from, or None; `compile_stretch`: when they compiled again and again;
               `compile_scatter`: how unevenly, as the relative standard error of the time it took
@@ -83,6 +85,7 @@ class Timeline:
     samples: pd.DataFrame
     batches: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=batch_columns))
     compiles: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=compile_columns))
+    together: float | None = None
     compile_stretch: CompileStretch | None = None
     compile_scatter: float | None = None
     tuning_s: float | None = None
@@ -154,6 +157,7 @@ class Timeline:
             takes=_takes(events, lo_ns, hi_ns),
             samples=_samples(run.samples, start_ns, lo_ns, hi_ns),
             batches=read_batch_times(events, lo_ns, hi_ns),
+            together=work_together(spans, lo_ns, hi_ns),
             compiles=count_compiles(events, lo_ns, hi_ns),
             compile_stretch=stretch,
             compile_scatter=measure_scatter(events, stretch, lo_ns, hi_ns, start_ns),

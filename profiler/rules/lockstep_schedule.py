@@ -11,7 +11,7 @@ from profiler.rules.verdicts import Case, Check, judge, share, unjudged
 from profiler.timeline import Timeline
 
 cause: Final = "lockstep-schedule"
-_both_at_once: Final = 1.1  # occupied shares of both stages, added: in turns it is 1 at most
+_hardly: Final = 0.1  # of the time of the stage that works less
 
 
 def cost(timeline: Timeline, loads: Loads) -> float | None:
@@ -20,7 +20,7 @@ def cost(timeline: Timeline, loads: Loads) -> float | None:
     None when a pace is unknown. Where both stages have the same devices, what these idle.
     """
     places = places_of(timeline)
-    if not _takes_turns(loads):
+    if not _takes_turns(timeline, loads):
         return 0.0
     if places.all_shared:
         occupied = sum(load.occupied * load.threads for load in (loads.target, loads.drafter))
@@ -38,7 +38,7 @@ def cost(timeline: Timeline, loads: Loads) -> float | None:
 
 
 def check(timeline: Timeline) -> list[Finding]:
-    """Supported when both stages wait at the barrier between them, on devices of their own."""
+    """Supported when both stages wait for each other and are never at work together."""
     loads = measure_loads(timeline)
     if loads is None:
         return [unjudged(cause, timeline)]
@@ -48,12 +48,13 @@ def check(timeline: Timeline) -> list[Finding]:
         summary="Targets and drafters take turns: while one side computes, the other side's devices idle",
         cost=cost(timeline, loads),
         checks=[
-            Check(_at_barrier(loads) >= seldom, "no barrier between forwards and steps holds both sides up"),
-            Check(_takes_turns(loads), "targets and drafters are at work at the same time"),
+            Check(_both_wait(loads), "not both sides wait for the other"),
+            Check(_takes_turns(timeline, loads), "targets and drafters are at work at the same time"),
         ],
         evidence=[
-            share("targets waiting for their turn", target.wait("barrier")),
-            share("drafters waiting for their turn", drafter.wait("barrier")),
+            share("targets waiting for drafters", _awaits_other(target)),
+            share("drafters waiting for targets", _awaits_other(drafter)),
+            share("both at work, of the shorter side's work", timeline.together, "one side did no work"),
             share("targets working", target.busy),
             share("drafters working", drafter.busy),
         ],
@@ -66,13 +67,12 @@ def check(timeline: Timeline) -> list[Finding]:
     return [judge(case, timeline)]
 
 
-def _at_barrier(loads: Loads) -> float:
-    return min(loads.target.wait("barrier"), loads.drafter.wait("barrier"))
+def _both_wait(loads: Loads) -> bool:
+    return min(_awaits_other(loads.target), _awaits_other(loads.drafter)) >= seldom
 
 
-def _takes_turns(loads: Loads) -> bool:
-    together = loads.target.occupied + loads.drafter.occupied
-    return _at_barrier(loads) >= seldom and together <= _both_at_once
+def _takes_turns(timeline: Timeline, loads: Loads) -> bool:
+    return _both_wait(loads) and timeline.together is not None and timeline.together <= _hardly
 
 
 def _awaits_other(load: StageLoad) -> float:

@@ -62,7 +62,7 @@ def test_waits_alone_are_enough_and_the_remedy_says_how_to_name_the_line(tmp_pat
     assert held.value is None
     assert str(held.reason).startswith("switched off: `dflash-profile holder")
     assert finding.remedy is not None
-    assert "`dflash-profile holder RUN`" in finding.remedy.text
+    assert "dflash-profile holder RUN" in finding.remedy.text
 
 
 def test_a_stage_that_holds_it_is_not_to_be_moved_elsewhere(tmp_path: Path) -> None:
