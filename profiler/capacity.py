@@ -11,13 +11,13 @@ from functools import lru_cache
 
 import pandas as pd
 
+from profiler.copy_times import host_paths
 from profiler.device_places import DevicePlaces
 from profiler.throughput import Throughput
 from profiler.timeline import Timeline
 from profiler.waits import beside_stages
 
 seldom = 0.01  # of a stage's time: a wait that decides nothing
-host_paths = ("pageable", "pinned", "host")  # host: through host memory, of a kind that is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +42,7 @@ class StageLoad:
     gpu_wait: float = 0.0  # part of `busy`: waiting for the own device, which by the GPU clock idled
     gather: float = 0.0  # part of `busy`: packing hidden states by the host, while the device idled
     lock_wait: float = 0.0  # waiting for a lock of the compiler or its autotuner
+    held: float = 0.0  # part of `unaccounted`: while the other stage copies on the device that both share
 
     @property
     def copies(self) -> float:
@@ -191,6 +192,7 @@ def _load(timeline: Timeline, stage: str) -> StageLoad | None:
     for name, channel, ns in mine.loc[is_wait, ["name", "channel", "ns"]].itertuples(index=False):
         key = f"{name} {channel}" if name in ("get", "put") else name
         waits[key] = waits.get(key, 0.0) + ns / total_ns
+    unaccounted = share(mine["kind"] == "unaccounted")
     service = timeline.service[timeline.service["stage"] == stage]
     tokens = float(service["tokens"].sum())
     return StageLoad(
@@ -204,11 +206,12 @@ def _load(timeline: Timeline, stage: str) -> StageLoad | None:
         peer_copies=share(is_copy & ~on_host),
         copy_wait=share(mine["name"] == "copy_wait"),
         waits=waits,
-        unaccounted=share(mine["kind"] == "unaccounted"),
+        unaccounted=unaccounted,
         gil_wait=share(mine["kind"] == "gil_wait"),
         gpu_wait=share(mine["kind"] == "gpu_wait"),
         gather=share(mine["name"] == "gather"),
         lock_wait=share(mine["name"] == "lock_wait"),
+        held=min(timeline.held.get(stage, 0.0), unaccounted),  # by the GPU's clock it may be at work still
     )
 
 

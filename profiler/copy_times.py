@@ -11,6 +11,7 @@ from typing import Final
 import numpy as np
 import pandas as pd
 
+host_paths: Final = ("pageable", "pinned", "host")  # host: through host memory, of a kind that is not known
 copy_columns: Final = [
     "stage", "path", "src", "dst", "copies", "bytes", "seconds", "gb_per_s",
     "target_wait_s", "drafter_wait_s",

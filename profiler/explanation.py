@@ -101,7 +101,7 @@ def _fetching(loads: Loads) -> str:
     mine = loads.drafter
     return (
         f"{_each(mine).capitalize()} spends {percent(mine.host_copies)} of its time fetching batches up from "
-        "host memory on its own thread, and trains nothing meanwhile."
+        f"host memory on its own thread, and trains nothing meanwhile.{_holding_up(loads)}"
     )
 
 
@@ -109,7 +109,19 @@ def _storing(loads: Loads) -> str:
     mine = loads.target
     return (
         f"{_each(mine).capitalize()} spends {percent(mine.host_copies)} of its time copying hidden states "
-        "down to host memory on its own thread, and computes nothing meanwhile."
+        f"down to host memory on its own thread, and computes nothing meanwhile.{_holding_up(loads)}"
+    )
+
+
+def _holding_up(loads: Loads) -> str:
+    """On a GPU that roles share: what one's copies do to the other."""
+    held = max((loads.target, loads.drafter), key=lambda load: load.held)
+    if held.held < least_share:
+        return ""
+    other = loads.drafter if held is loads.target else loads.target
+    return (
+        f" Nobody else gets anything done on their GPU then: {_whole(held)} stand{_s(held)} still "
+        f"{percent(held.held)} of the time while {_whole(other)} cop{'ies' if _s(other) else 'y'}."
     )
 
 

@@ -29,6 +29,7 @@ from profiler.depths import weigh_depths
 from profiler.gil_waits import GilWaits, measure_gil
 from profiler.gpu_identity import nodes_of_devices
 from profiler.gpus import gpu_columns, gpu_warnings, measure_gpus
+from profiler.held_by_copies import measure_held
 from profiler.host_memory import HostMemory, measure_host_memory, unsampled
 from profiler.idle_gaps import find_idle_gaps, gap_columns
 from profiler.run import Run
@@ -86,6 +87,7 @@ class Timeline:
     batches: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=batch_columns))
     compiles: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=compile_columns))
     together: float | None = None
+    held: Mapping[str, float] = field(default_factory=dict)  # by stage (profiler/held_by_copies.py)
     compile_stretch: CompileStretch | None = None
     compile_scatter: float | None = None
     tuning_s: float | None = None
@@ -158,6 +160,7 @@ class Timeline:
             samples=_samples(run.samples, start_ns, lo_ns, hi_ns),
             batches=read_batch_times(events, lo_ns, hi_ns),
             together=work_together(spans, lo_ns, hi_ns),
+            held=measure_held(spans, lo_ns, hi_ns),
             compiles=count_compiles(events, lo_ns, hi_ns),
             compile_stretch=stretch,
             compile_scatter=measure_scatter(events, stretch, lo_ns, hi_ns, start_ns),

@@ -6,7 +6,8 @@ transport takes the copies off both sides, so both are counted as the cost. Know
 
 from __future__ import annotations
 
-from profiler.capacity import Loads, host_paths
+from profiler.capacity import Loads, seldom
+from profiler.copy_times import host_paths
 from profiler.finding import Evidence
 from profiler.rules import uneven_copies
 from profiler.rules.remedies import copy_rate, item_bytes
@@ -19,13 +20,13 @@ _resident = ("rss_anon_bytes", "rss_shmem_bytes", "rss_file_bytes")
 def cost(timeline: Timeline, loads: Loads) -> float | None:
     """What the stages' own copies through host memory cost, on both sides of the queue.
 
-    What slow links add to them is a cause of its own.
+    What slow links add to them is a cause of its own. On a GPU that roles share, each holds the other up.
     """
     slow = [group for group in uneven_copies.uneven(uneven_copies.host_groups(timeline)) if group.own]
     target, drafter = (uneven_copies.excess_share(slow, loads, stage) for stage in ("target", "drafter"))
     return loads.lost_share(
-        target=max(loads.target.host_copies - target, 0.0),
-        drafter=max(loads.drafter.host_copies - drafter, 0.0),
+        target=max(loads.target.host_copies - target, 0.0) + loads.target.held,
+        drafter=max(loads.drafter.host_copies - drafter, 0.0) + loads.drafter.held,
     )
 
 
@@ -92,4 +93,14 @@ def copy_evidence(timeline: Timeline, loads: Loads, stage: str) -> list[Evidence
         seconds(f"one copy on the {stage}'s own thread", copy_s, f"no such copies of {stage}s"),
         quantity(f"rate of the {stage}s' copies", rate, "GB/s", f"no such copies of {stage}s with bytes"),
         share(f"{stage}s working", load.busy),
+        *_held_up(loads),
+    ]
+
+
+def _held_up(loads: Loads) -> list[Evidence]:
+    """Where roles share a GPU: who stands still while the other copies."""
+    return [
+        share(f"{load.stage}s held up by the other's copies on their GPU", load.held)
+        for load in (loads.target, loads.drafter)
+        if load.held >= seldom
     ]

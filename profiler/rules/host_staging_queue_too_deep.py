@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from profiler.capacity import host_paths, measure_loads
+from profiler.capacity import measure_loads
+from profiler.copy_times import host_paths
 from profiler.finding import Finding, Remedy
 from profiler.rules.host_copies import apart_from_host, copy_evidence, cost, is_deep, memory_evidence
 from profiler.rules.remedies import declared_copy_s, peer_transport

@@ -13,7 +13,8 @@ from typing import Final, Literal
 
 import pandas as pd
 
-from profiler.capacity import Loads, host_paths
+from profiler.capacity import Loads
+from profiler.copy_times import host_paths
 from profiler.timeline import Timeline
 from profiler.waits import beside_stages
 

@@ -30,3 +30,6 @@ def test_a_copy_on_the_targets_path_is_named_with_the_gain_that_was_measured() -
     measured = json.loads((data / "measured.json").read_text(encoding="utf-8"))["large"]
     gain = measured["the base again"] / measured["transport=host"] - 1.0
     assert found.primary.predicted_gain == pytest.approx(gain, rel=0.15)
+    # Those of drafters, too; and what either holds up on the GPU that they share.
+    assert found.primary.measured_cost_share == pytest.approx(1.0 - 1.0 / (1.0 + gain), abs=0.1)
+    assert "the drafter stands still 34 % of the time while the target copies" in found.why
