@@ -81,7 +81,7 @@ def test_what_is_planted_acts_after_each_forward_and_goes_away() -> None:
 
 def test_a_run_is_right_by_its_cause_or_by_health_where_little_is_lost() -> None:
     def row(cause: str, pace: float | None, *named: str) -> dict[str, Any]:
-        return {"planted": cause, "cause": cause, "measured": pace, "named": list(named)}
+        return {"planted": cause, "causes": [cause], "measured": pace, "named": list(named)}
 
     found = score(
         [
