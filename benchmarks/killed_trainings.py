@@ -135,7 +135,12 @@ class Nursery:
         return self._read()
 
     def end(self) -> int:
-        """Wait for the trainer's end; its exit code, or minus the signal that ended it."""
+        """Wait for the trainer's end; its exit code, or minus the signal that ended it.
+
+        Until then its pid is its own, also where it has ended.
+        """
+        assert self._process.stdin is not None
+        print(file=self._process.stdin, flush=True)
         return self._read()
 
     def _read(self) -> int:
@@ -144,7 +149,7 @@ class Nursery:
 
 
 def be_the_nursery() -> int:
-    """Fork a trainer for each line of stdin, one after the other; tell its pid, then how it ended."""
+    """Fork a trainer for each line of stdin, one after the other; tell its pid, then, asked, how it ended."""
     import transformers.models.qwen3.modeling_qwen3  # noqa: F401 - so that no trainer has to
 
     import dflash.session  # noqa: F401
@@ -164,6 +169,7 @@ def be_the_nursery() -> int:
             with keeping_ledger(run.parent / f"{run.name}.ledger"):
                 os._exit(train(["run", f"{run}.toml", "--run-dir", str(run)]))
         print(pid, flush=True)
+        sys.stdin.readline()
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
     return 0
 
@@ -227,7 +233,7 @@ def play(directory: Path, kills: int, seed: int) -> Tally:
         began_s = time.monotonic()
         tally.not_whole += nursery.end() != 0
         whole_s = time.monotonic() - began_s
-        while tally.kills < kills:
+        while tally.kills < kills and tally.chains < 10 * kills:
             chain_directory = directory / f"chain-{tally.chains}"
             chain_directory.mkdir()
             other = tally.chains % 2 == 1
@@ -235,15 +241,19 @@ def play(directory: Path, kills: int, seed: int) -> Tally:
             tally.chains += 1
             tally.chains_under_other_splits += other
             for _ in range(min(chance.randint(2, kills_at_most), kills - tally.kills)):
-                _kill_one(nursery, chain, whole_s)
+                if not _kill_one(nursery, chain, whole_s):
+                    break
             _finish(nursery, chain)
             _check(chain, straight, bit_for_bit=not other)
             print(json.dumps(asdict(tally)), file=sys.stderr, flush=True)
     return tally
 
 
-def _kill_one(nursery: Nursery, chain: Chain, whole_s: float) -> None:
-    """Start the next run and kill it: while it starts, or while it trains and saves."""
+def _kill_one(nursery: Nursery, chain: Chain, whole_s: float) -> bool:
+    """Start the next run and kill it: while it starts, or while it trains and saves.
+
+    Whether the chain goes on: not where the run, or the one before, had come to the end of the data.
+    """
     config, run = chain.configure(), chain.next_run()
     pid = nursery.start(run, config)
     leg = chain.legs[-1]
@@ -253,12 +263,15 @@ def _kill_one(nursery: Nursery, chain: Chain, whole_s: float) -> None:
     while not early and not leg.lines() and time.monotonic() < until_s:
         time.sleep(0.01)
     time.sleep(moment_s)
-    os.kill(pid, signal.SIGKILL)  # a zombie at the worst: the nursery waits for it, and tells
+    os.kill(pid, signal.SIGKILL)  # a zombie at the worst: the nursery waits for it when it is asked
     code = nursery.end()
     chain.tally.kills += code == -signal.SIGKILL
-    chain.tally.not_whole += code not in (0, -signal.SIGKILL)
+    if code not in (0, -signal.SIGKILL):
+        chain.tally.not_whole += not _was_done(chain)
+        return False
     chain.tally.kills_before_the_first_step += not leg.lines()
     chain.look_after(run)
+    return code != 0
 
 
 def _finish(nursery: Nursery, chain: Chain) -> None:
