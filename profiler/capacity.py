@@ -12,7 +12,7 @@ from functools import lru_cache
 import pandas as pd
 
 from profiler.copy_times import host_paths
-from profiler.device_places import DevicePlaces
+from profiler.device_places import DevicePlaces, places_of
 from profiler.throughput import Throughput
 from profiler.timeline import Timeline
 from profiler.waits import beside_stages
@@ -87,11 +87,16 @@ class StageLoad:
 
 @dataclass(frozen=True, slots=True)
 class Loads:
-    """The stages of a run; prefetch is None when it left no spans."""
+    """The stages of a run; prefetch is None when it left no spans.
+
+    `device_work`: the share of time for which devices that both roles have are at work, by whichever role;
+    known of logical ones, which do one thing at a time, and 0 elsewhere.
+    """
 
     prefetch: StageLoad | None
     target: StageLoad
     drafter: StageLoad
+    device_work: float = 0.0
 
     def lost_share(
         self,
@@ -105,8 +110,9 @@ class Loads:
 
         The slowest stage sets the pace; with the costs removed, another may. The gain is set against all
         time of the slowest stage, its waits included: a removed cost gives back the time that it took, and
-        no wait that has another reason. None when a pace is unknown. `busiest_drafter`: how much of its time
-        that drafter is occupied which holds the others up, instead of their mean.
+        no wait that has another reason; nor does it make more of a shared device than all of its time. None
+        when a pace is unknown. `busiest_drafter`: how much of its time that drafter is occupied which holds
+        the others up, instead of their mean.
         """
         held = self.drafter.occupied if busiest_drafter is None else busiest_drafter
         costs = [(self.target, self.target.occupied, target), (self.drafter, held, drafter)]
@@ -122,8 +128,10 @@ class Loads:
             return None
         now, _, slowest = max(paces, key=lambda pace: pace[0])
         whole = slowest.seconds_per_token(1.0)
-        without = max(without for _, without, _ in paces)
-        return max(now - without, 0.0) / whole if whole else None
+        if not whole:
+            return None
+        without = max([self.device_work * whole, *(without for _, without, _ in paces)])
+        return max(now - without, 0.0) / whole
 
     @property
     def prefetch_pace(self) -> tuple[float, ...]:
@@ -170,7 +178,14 @@ def measure_loads(timeline: Timeline) -> Loads | None:
     target, drafter = _load(timeline, "target"), _load(timeline, "drafter")
     if target is None or drafter is None:
         return None
-    return Loads(_load(timeline, "prefetch"), target, drafter)
+    return Loads(_load(timeline, "prefetch"), target, drafter, _device_work(timeline, target, drafter))
+
+
+def _device_work(timeline: Timeline, *roles: StageLoad) -> float:
+    places = places_of(timeline)
+    if not (timeline.emulated and places.all_shared):
+        return 0.0
+    return min(sum(load.busy * load.threads for load in roles) / places.both, 1.0)
 
 
 def _load(timeline: Timeline, stage: str) -> StageLoad | None:

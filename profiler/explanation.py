@@ -214,6 +214,11 @@ def _healthy(loads: Loads) -> str:
     other = loads.drafter if mine is loads.target else loads.target
     them = "it" if mine.threads == 1 else "them"
     busy = percent(mine.busy)
+    if loads.device_work:
+        return (
+            f"The devices that both share are at work {percent(loads.device_work)} of the time, for one or "
+            "the other; nothing holds them up."
+        )
     if min(mine.turn_wait, other.turn_wait) >= least_share:
         return (
             f"{_whole(mine).capitalize()} work{_s(mine)} {busy} of the time, and in the rest the same device "

@@ -86,13 +86,13 @@ def _busiest_end(timeline: Timeline) -> tuple[str, float | None, float | None]:
     """Where copies beside the stages take most time: in words, the share of it, and their rate in GB/s."""
     copies = timeline.copies[timeline.copies["stage"] == "link"]
     lo_ns, hi_ns = timeline.range_ns
-    if not len(copies) or hi_ns <= lo_ns:
-        return "on links", None, None
     ends = [
         (word, str(end), rows)
         for word, column in (("from", "src"), ("to", "dst"))
         for end, rows in copies[copies[column] != "host"].groupby(column, observed=True)
     ]
+    if not ends or hi_ns <= lo_ns:
+        return "on links", None, None
     word, end, rows = max(ends, key=lambda found: float(found[2]["seconds"].sum()))
     seconds, size = float(rows["seconds"].sum()), float(rows["bytes"].sum(skipna=False))
     rate = size / 1e9 / seconds if size == size and seconds > 0 else None

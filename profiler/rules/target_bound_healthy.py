@@ -101,6 +101,8 @@ def efficiency(timeline: Timeline, loads: Loads) -> float | None:
     places = places_of(timeline)
     if not places.all_shared:
         return limiting.busy
+    if loads.device_work:
+        return loads.device_work
     of_a_device = sum(load.busy * load.threads for load in stages) / places.both
     return limiting.busy + max(min(limiting.turn_wait, of_a_device - limiting.busy), 0.0)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,28 @@ def test_a_cost_gives_back_its_own_time_and_no_wait_for_another_reason() -> None
     target = load("target", busy=0.64, host_copies=0.06, put_q_hs=0.3)
     loads = Loads(None, target, load("drafter", busy=0.28, get_q_hs=0.72))
     assert loads.lost_share(target=0.06) == pytest.approx(0.06)
+
+
+def test_a_shared_device_that_hardly_idles_makes_other_costs_cheap() -> None:
+    """Copies on the stages' own threads, while the device works for the other."""
+    target = load("target", busy=0.5, host_copies=0.4, device_wait=0.1)
+    loads = Loads(None, target, load("drafter", busy=0.45, device_wait=0.55), device_work=0.95)
+    assert loads.lost_share(target=0.4, drafter=0.5) == pytest.approx(0.05)
+    elsewhere = dataclasses.replace(loads, device_work=0.0)
+    assert elsewhere.lost_share(target=0.4, drafter=0.5) == pytest.approx(0.4)
+
+
+def test_the_work_of_shared_logical_devices_is_that_of_both_roles(tmp_path: Path) -> None:
+    timeline = timeline_of(play(tmp_path / "run", windows=12, forward_s=1.0, backward_s=0.25))
+    together = dataclasses.replace(timeline, devices=timeline.devices.assign(device="logical:0"))
+    apart, one = measure_loads(timeline), measure_loads(together)
+    assert apart is not None
+    assert one is not None
+    assert apart.device_work == 0.0
+    assert one.device_work == pytest.approx(min(3 * one.target.busy + one.drafter.busy, 1.0))
+    on_gpus = measure_loads(dataclasses.replace(together, emulated=False))
+    assert on_gpus is not None
+    assert on_gpus.device_work == 0.0
 
 
 def test_a_slow_prefetch_makes_other_costs_free() -> None:

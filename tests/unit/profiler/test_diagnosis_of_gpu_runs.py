@@ -23,6 +23,11 @@ def test_roles_that_keep_one_gpu_busy_together_are_healthy(name: str) -> None:
     assert found.primary.remedy.knobs == {}
 
 
+def test_turns_on_a_gpu_are_told_as_turns() -> None:
+    why = examine(data / "lockstep").diagnosis.why
+    assert why.startswith("The target works 52 % of the time, and in the rest the same device works for the")
+
+
 def test_a_copy_on_the_targets_path_is_named_with_the_gain_that_was_measured() -> None:
     found = examine(data / "host").diagnosis
     assert found.primary is not None

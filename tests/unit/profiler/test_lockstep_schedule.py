@@ -97,7 +97,7 @@ def test_others_are_not_called_so(tmp_path: Path, run: dict[str, Any]) -> None:
 def test_turns_on_a_device_that_is_never_idle_are_healthy(tmp_path: Path) -> None:
     diagnosis = in_turns(tmp_path / "r", 0.6, 0.4, device="logical:0")
     assert diagnosis.findings[0].cause == "target-bound-healthy"
-    assert "in the rest the same device works for the drafter" in diagnosis.why
+    assert "are at work 100 % of the time, for one or the other" in diagnosis.why
 
 
 def test_turns_on_shared_devices_cost_what_these_idle(tmp_path: Path) -> None:
