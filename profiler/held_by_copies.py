@@ -14,6 +14,7 @@ import pandas as pd
 from profiler.copy_times import host_paths
 from profiler.intervals import Intervals, between, common_part, length, merged
 
+_no_gpus: Final = ("cpu", "logical")
 _others: Final = {"target": "drafter", "drafter": "target"}
 
 
@@ -22,13 +23,15 @@ def measure_held(spans: pd.DataFrame, lo_ns: int, hi_ns: int) -> Mapping[str, fl
 
     `spans`: as of `waits.thread_spans`. Of logical devices and CPUs there is none: nothing holds them.
     """
-    on_host = spans[(spans["clock"] == "host") & ~spans["device"].str.startswith(("cpu", "logical"))]
+    copies = spans[(spans["kind"] == "copy") & spans["path"].isin(host_paths) & (spans["clock"] == "host")]
+    copies = copies[copies["stage"].isin(_others) & ~copies["device"].str.startswith(_no_gpus)]
+    if not len(copies):
+        return dict.fromkeys(_others, 0.0)
+    on_host = spans[spans["clock"] == "host"]
     held: dict[str, float] = {}
     for stage, other in _others.items():
         mine = on_host[on_host["stage"] == stage]
-        theirs = on_host[
-            (on_host["stage"] == other) & (on_host["kind"] == "copy") & on_host["path"].isin(host_paths)
-        ]
+        theirs = copies[copies["stage"] == other]
         threads = mine.groupby(["index", "device", "tid"], observed=True, sort=False)
         shares = [
             _held(rows, theirs[theirs["device"] == device], lo_ns, hi_ns) for (_, device, _), rows in threads
