@@ -31,6 +31,8 @@ of_whole_runs = (
 consequences = {
     # Small batches bring more launches and more Python a token with them.
     "token-budget-too-small": ("gil-contention", "python-packing-loop", "per-step-scalar-sync"),
+    # A batch that is moved from one drafter to another goes over links twice.
+    "shared-queue-cross-device": ("link-bound",),
     # Who waits for a copy keeps the other drafters waiting at the window's end.
     "straggling-link": ("gradient-sync-wait",),
     "numa-remote-host-buffers": ("gradient-sync-wait",),

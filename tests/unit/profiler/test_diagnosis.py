@@ -313,6 +313,9 @@ def test_a_throttled_drafter_comes_before_its_own_slowness(diagnosed: Diagnosed)
     assert [f.cause for f in rank([slow, held])] == ["one-gpu-throttled", "drafter-too-slow"]
     later = replace(held, range_s=(100.0, 200.0))
     assert [f.cause for f in rank([later, slow])] == ["drafter-too-slow", "one-gpu-throttled"]
+    links = replace(finding, cause="link-bound", measured_cost_share=0.4)
+    moved = replace(finding, cause="shared-queue-cross-device", measured_cost_share=0.2)
+    assert [f.cause for f in rank([links, moved])] == ["shared-queue-cross-device", "link-bound"]
 
 
 def test_a_prefetch_that_packed_everything_early_is_no_limit(diagnosed: Diagnosed) -> None:
