@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Final
 
 from profiler.timeline import Timeline
 
-idle_kinds = ("wait", "unaccounted", "gil_wait")
+_idle_kinds: Final = ("wait", "unaccounted", "gil_wait")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ def idlest_device(timeline: Timeline) -> tuple[str, float] | None:
     frame = timeline.devices[timeline.devices["device"] != "cpu"]
     if not len(frame) or hi_ns <= lo_ns:
         return None
-    works = frame.assign(ns=frame["ns"].where(~frame["kind"].isin(idle_kinds), 0))
+    works = frame.assign(ns=frame["ns"].where(~frame["kind"].isin(_idle_kinds), 0))
     totals = works.groupby("device", observed=True)["ns"].sum()
     device = str(totals.idxmin())
     return device, min(float(totals.min()) / (hi_ns - lo_ns), 1.0)

@@ -25,11 +25,10 @@ def in_turns(
     *,
     schedule: str = "lockstep",
     pack_s: float = 0.0,
-    turn: str = "barrier",
     together_s: float = 0.0,
     device: str | None = None,
 ) -> Diagnosis:
-    """A target and a drafter, one after the other, 40 times; who has no turn waits in `turn`.
+    """A target and a drafter, one after the other, 40 times; who has no turn waits at the barrier.
 
     `together_s`: of a round's time, in which both are at work; `pack_s`: prefetch of a batch; the target
     waits where that takes longer than a round. `device`: the one that both are on.
@@ -46,11 +45,11 @@ def in_turns(
             builder.span("prefetch", 0, "pack", start, start + pack_s, tokens=20_000, batch=batch)
             builder.span("prefetch", 0, "put", start + pack_s, end, channel="q_pre")
         builder.span("target", 0, "forward", start, start + forward_s, **work)
-        builder.span("target", 0, turn, start + forward_s, begin + backward_s, **here)
+        builder.span("target", 0, "barrier", start + forward_s, begin + backward_s, **here)
         builder.span("target", 0, "get", begin + backward_s, end, channel="q_pre", **here)
-        builder.span("drafter", 0, turn, start, begin, **here)
+        builder.span("drafter", 0, "barrier", start, begin, **here)
         builder.span("drafter", 0, "backward", begin, begin + backward_s, **work)
-        builder.span("drafter", 0, turn, begin + backward_s, end, **here)
+        builder.span("drafter", 0, "barrier", begin + backward_s, end, **here)
         builder.window(batch, end, 20_000)
     return diagnose(Timeline.of(Run.open(builder.finish())))
 

@@ -10,8 +10,8 @@ import torch
 from dflash.contract.events import Probe, event_schema, silent
 from dflash.contract.sections import DevicesConfig
 from dflash.devices import LogicalDevice
-from dflash.links import CopyMoment
 from dflash.transport.carrier import Edge, LogicalCarrier
+from tests.asked_moment import AskedMoment
 
 a, b = LogicalDevice(0), LogicalDevice(1)
 edges = [Edge(a, b, "peer"), Edge(a, None, "pinned"), Edge(None, b, "pinned"), Edge(a, None, "pageable")]
@@ -78,18 +78,6 @@ def test_an_asynchronous_copy_is_a_span_of_its_link() -> None:
     assert [row[key] for key in shown] == [
         "copy", "link", "logical:0", "host", "logical:0", "logical:1", "peer", 7, 64,
     ]  # fmt: skip
-
-
-class AskedMoment(CopyMoment):
-    """Tells when somebody has begun to wait for it: a thread that was started may not have come so far."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = threading.Event()
-
-    def wait(self) -> None:
-        self.asked.set()
-        super().wait()
 
 
 def test_waiting_for_a_copy_is_a_span_only_when_there_is_something_to_wait_for() -> None:

@@ -11,8 +11,8 @@ import torch
 from dflash.batch import HiddenStates
 from dflash.contract.events import Probe, event_schema
 from dflash.devices import DeviceSet, LogicalDevice
-from dflash.links import CopyMoment
 from dflash.transport.paths import AutoPath, PageablePath, PeerPath, PinnedPath, Shipment
+from tests.asked_moment import AskedMoment
 
 
 class ListLog:
@@ -23,18 +23,6 @@ class ListLog:
 
     def append(self, row: tuple) -> None:
         self.rows.append(dict(zip(event_schema.names, row, strict=True)))
-
-
-class AskedMoment(CopyMoment):
-    """Tells when somebody has begun to wait for it: a thread that was started may not have come so far."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked = threading.Event()
-
-    def wait(self) -> None:
-        self.asked.set()
-        super().wait()
 
 
 class ManualCarrier:
