@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 from autotune.effort import Effort
@@ -42,7 +43,9 @@ class SlowRunner:
                 signal.signal(signal.SIGINT, before)
                 if asked:
                     raise KeyboardInterrupt
-                assert process.wait() == 0
+                while process.poll() is None:  # no long wait: one that begins just after a signal outlasts it
+                    time.sleep(0.01)
+                assert process.returncode == 0
             finally:
                 process.kill()
         rate = speeds[config.transport.preset] * (1 + config.transport.depth / 100)

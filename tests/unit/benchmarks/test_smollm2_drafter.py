@@ -95,7 +95,11 @@ def child(program):
 
 def test_answers_that_take_too_long_end_with_what_there_is():
     """Told to end, the command closes its books and says so, or had just done so; another one has failed."""
-    deaf = "import signal\nsignal.signal(signal.SIGTERM, {})\nprint(' ', flush=True)\nsignal.pause()\n"
+    # Short sleeps: a handler does not run while one lasts that began just after its signal.
+    deaf = (
+        "import signal, time\nsignal.signal(signal.SIGTERM, {})\nprint(' ', flush=True)\n"
+        "while True: time.sleep(0.05)\n"
+    )
     for handler in ("lambda *_: exit(143)", "signal.SIG_DFL"):
         slow = child(deaf.format(handler))
         assert slow.stdout.read(1) == " "
