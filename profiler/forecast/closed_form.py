@@ -9,8 +9,10 @@ the other.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import ceil, erf, exp, pi, sqrt
+from typing import Self
 
 from profiler.forecast.model import PipelineModel, Windows, hops, keeps_driver
 from profiler.forecast.setting import Setting
@@ -37,14 +39,33 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class _Load:
-    """Means over windows, with a given slowdown of all work on the CPU."""
+class _Layout:
+    """What windows come to in a setting, whatever the work costs. Means over windows."""
 
     batches: float
     tokens: float  # of a batch
     rounds: float  # batches of the busiest drafter
     uneven: float  # share of windows in which drafters get different numbers of batches
     locked: float  # lockstep: batches that a drafter trains one after the other
+
+    @classmethod
+    def of(cls, setting: Setting, windows: Windows) -> Self:
+        count, drafters = len(windows), setting.drafters
+        sizes = [len(window) for window in windows]
+        batches = sum(sizes) / count
+        return cls(
+            batches=batches,
+            tokens=sum(map(sum, windows)) / (batches * count),
+            rounds=sum(ceil(size / drafters) for size in sizes) / count,
+            uneven=sum(size % drafters != 0 for size in sizes) / count,
+            locked=batches_in_turn(setting, windows) if setting.lockstep else 0.0,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Load(_Layout):
+    """The same with the seconds of each part, with a given slowdown of all work on the CPU."""
+
     pack: float
     forward: float  # of the usual target
     backward: float
@@ -67,16 +88,29 @@ class _Load:
 
 def estimate(model: PipelineModel, setting: Setting, windows: Windows) -> Bounds:
     """What the setting comes to on these windows."""
-    slowed = _load(setting, windows, model).slowed(*stage_slowdowns(model, setting, windows))
-    return _bounds(model, setting, slowed)
+    (found,) = estimate_each((model,), setting, windows)
+    return found
+
+
+def estimate_each(models: Iterable[PipelineModel], setting: Setting, windows: Windows) -> list[Bounds]:
+    """What the setting comes to on these windows by each of several models."""
+    layout = _Layout.of(setting, windows)
+    found = []
+    for model in models:
+        alone = _load(model, setting, layout)
+        found.append(_bounds(model, setting, alone.slowed(*_settled_slowdowns(model, setting, alone))))
+    return found
 
 
 def stage_slowdowns(model: PipelineModel, setting: Setting, windows: Windows) -> tuple[float, float, float]:
     """How much longer prefetch, targets and drafters work than alone; 1 on devices of their own."""
+    return _settled_slowdowns(model, setting, _load(model, setting, _Layout.of(setting, windows)))
+
+
+def _settled_slowdowns(model: PipelineModel, setting: Setting, alone: _Load) -> tuple[float, float, float]:
     now = (1.0, 1.0, 1.0)
     if not model.cores:
         return now
-    alone = _load(setting, windows, model)
     for _ in range(_rounds):
         load = alone.slowed(*now)
         found = _slowdowns(model, setting, load, _bounds(model, setting, load).noisy_s)
@@ -84,22 +118,19 @@ def stage_slowdowns(model: PipelineModel, setting: Setting, windows: Windows) ->
     return now
 
 
-def _load(setting: Setting, windows: Windows, model: PipelineModel) -> _Load:
-    count = len(windows)
-    batches = sum(map(len, windows)) / count
-    tokens = sum(map(sum, windows)) / (batches * count)
+def _load(model: PipelineModel, setting: Setting, layout: _Layout) -> _Load:
     return _Load(
-        batches=batches,
-        tokens=tokens,
-        rounds=sum(ceil(len(window) / setting.drafters) for window in windows) / count,
-        uneven=sum(len(window) % setting.drafters != 0 for window in windows) / count,
-        locked=batches_in_turn(setting, windows) if setting.lockstep else 0.0,
-        pack=model.pack.at(tokens),
-        forward=model.forward.at(tokens),
-        backward=model.backward.at(tokens),
+        batches=layout.batches,
+        tokens=layout.tokens,
+        rounds=layout.rounds,
+        uneven=layout.uneven,
+        locked=layout.locked,
+        pack=model.pack.at(layout.tokens),
+        forward=model.forward.at(layout.tokens),
+        backward=model.backward.at(layout.tokens),
         step=model.window_s(setting.drafters),
-        extra_t=model.target_extra.at(tokens),
-        extra_d=model.drafter_extra.at(tokens),
+        extra_t=model.target_extra.at(layout.tokens),
+        extra_d=model.drafter_extra.at(layout.tokens),
     )
 
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import numpy as np
 
-from profiler.forecast.closed_form import estimate
+from profiler.forecast.closed_form import estimate, estimate_each
 from profiler.forecast.fitting import Fit, fit_model
 from profiler.forecast.model import PipelineModel, Windows, hops, lay_windows
 from profiler.forecast.observations import Observations, launch_bound
@@ -145,14 +145,14 @@ class Predictor:
 
     def _fit_deviation(self, setting: Setting, windows: Windows) -> float:
         """How much the ratio to today's rate varies over the models that the runs allow."""
-        rates = [estimate(other, setting, windows).tokens_per_s for other in self.fit.others]
+        rates = [found.tokens_per_s for found in estimate_each(self.fit.others, setting, windows)]
         return float(np.log(np.divide(rates, self._rates_today)).std())
 
     @cached_property
     def _rates_today(self) -> list[float]:
         """Of the run as it was, by each model that it allows."""
         today = self.model.windows
-        return [estimate(other, self.now, today).tokens_per_s for other in self.fit.others]
+        return [found.tokens_per_s for found in estimate_each(self.fit.others, self.now, today)]
 
     def _doubts(self, setting: Setting, windows: Windows) -> Iterable[Doubt]:
         yield from self._doubt_sizes(windows)

@@ -7,6 +7,7 @@ nothing of runs.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
@@ -165,8 +166,8 @@ class _Stage:
         spread = self.m.noise.get(stage, 0.0)
         if self.random is None or spread <= 0:
             return seconds
-        sigma = np.sqrt(np.log1p(spread**2))
-        return seconds * float(np.exp(self.random.normal(-(sigma**2) / 2, sigma)))
+        sigma = math.sqrt(math.log1p(spread**2))
+        return seconds * math.exp(self.random.normal(-(sigma**2) / 2, sigma))
 
     def compute(self, stage: str, seconds: float, place: int) -> Generator[Any, Any, float]:
         """Work on a device; how long it took, waits for the device aside."""
@@ -195,7 +196,9 @@ class _Stage:
 
     def hop(self, src: object, dst: object, path: str, tokens: float) -> Process:
         """One copy over a link, which makes one at a time."""
-        link = self.links.setdefault((src, dst, path), simpy.Resource(self.env))
+        link = self.links.get((src, dst, path))
+        if link is None:
+            link = self.links[src, dst, path] = simpy.Resource(self.env)
         with link.request() as turn:
             yield turn
             yield self.env.timeout(self.hop_s(src, path, tokens))
