@@ -23,7 +23,6 @@ def read_batch_times(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFra
     spans = events[(events["kind"] == "span") & events["stage"].isin(list(main_work))]
     spans = spans[spans["tokens"].notna() & (spans["dur_ns"] > 0)]
     spans = spans[(spans["t_ns"] >= lo_ns) & (spans["t_ns"] + spans["dur_ns"] <= hi_ns)]
-    spans = spans.astype(dict.fromkeys(("stage", "name", "device", "clock"), object))
     for stage in main_work:
         mine = spans["stage"] == stage
         keep = spans["name"] == name_main_work(stage, spans[mine], "dur_ns")
@@ -31,7 +30,8 @@ def read_batch_times(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFra
             keep &= spans["clock"] == "gpu"
         spans = spans[~mine | keep]
     spans = spans.assign(seconds=spans["dur_ns"] / 1e9, beside=_beside(spans))
-    return spans[batch_columns].reset_index(drop=True)
+    names = dict.fromkeys(("stage", "device"), object)  # not the categories of all events
+    return spans[batch_columns].astype(names).reset_index(drop=True)
 
 
 def name_main_work(stage: str, spans: pd.DataFrame, weight: str) -> str:

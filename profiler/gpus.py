@@ -50,7 +50,7 @@ def measure_gpus(run: Run, lo_ns: int, hi_ns: int) -> pd.DataFrame:
     missing       {metric: why it is unknown}
     Numbers are means over the range, NaN where unknown.
     """
-    samples = run.samples[run.samples["source"] == "gpu"]
+    samples = run.samples.loc[run.samples["source"] == "gpu", ["key", "metric", "t_ns", "value", "reason"]]
     readings: Readings = {
         (str(key), str(metric)): mine
         for (key, metric), mine in samples.groupby(["key", "metric"], observed=True)
@@ -183,8 +183,9 @@ def _held_reasons(rows: pd.DataFrame | None, lo_ns: int, hi_ns: int) -> int | No
     total = float(weights[known].sum())
     if total <= 0:
         return None
+    masks, of_rows = np.unique(values[known].astype(np.int64), return_inverse=True)
     held: dict[int, float] = {}
-    for mask, weight in zip(values[known].astype(np.int64), weights[known], strict=True):
+    for mask, weight in zip(masks, np.bincount(of_rows, weights=weights[known]), strict=True):
         for bit in bits_of(int(mask)):
             held[bit] = held.get(bit, 0.0) + float(weight)
     return sum(bit for bit, time in held.items() if time >= _held_share * total and bit != idle_bit)

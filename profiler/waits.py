@@ -46,6 +46,8 @@ closing_columns = [
 ]
 beside_stages = ("copy_wait", "lock_wait")  # waits that no other stage could end
 _what = ["kind", "name", "channel", "path"]
+_named = ["stage", "device", "clock", "name", "channel", "path"]
+_of_spans = [*_named, "index", "tid", "batch", "tokens", "t_ns", "dur_ns"]
 Nanoseconds = NDArray[np.int64]
 _for_ever_ns = 2**62
 _of_any_stage = {
@@ -94,26 +96,13 @@ def awaited(stage: str, name: str) -> str:
 def thread_spans(events: pd.DataFrame) -> pd.DataFrame:
     """Spans of stage threads, with start_ns, end_ns, clock and what they are; unclipped.
 
-    Spans that another stage emitted from a stage's thread (its `tid` tells) belong to that thread.
+    Spans that another stage emitted from a stage's thread (its `tid` tells) belong to that thread. Names are
+    categories, of which long runs have few.
     """
     spans = events[(events["kind"] == "span") & (events["stage"] != "link") & ~events["name"].isin(nested)]
-    spans = spans[
-        [
-            "stage",
-            "index",
-            "device",
-            "tid",
-            "clock",
-            "name",
-            "channel",
-            "path",
-            "batch",
-            "tokens",
-            "t_ns",
-            "dur_ns",
-        ]
-    ]
-    spans = spans.astype(dict.fromkeys(("stage", "device", "clock", "name", "channel", "path"), object))
+    spans = spans[_of_spans].astype(dict.fromkeys(_named, "category"))
+    if "ended" not in spans["name"].cat.categories:
+        spans["name"] = spans["name"].cat.add_categories("ended")
     own = spans[~spans["stage"].isin(beside)]
     threads = own.loc[own["clock"] == "host", ["stage", "index", "device", "tid"]].drop_duplicates()
     guests = spans[spans["stage"].isin(beside)].drop(columns=["stage", "index", "device"])
@@ -125,15 +114,19 @@ def thread_spans(events: pd.DataFrame) -> pd.DataFrame:
 
 
 def _each(names: pd.Series, say: Callable[[str], str]) -> pd.Series:
-    """`say` of every name; a long column holds few different ones."""
-    return names.map({name: say(name) for name in names.unique()})
+    """`say` of every name, as categories."""
+    said = [say(name) for name in names.cat.categories]
+    kinds = list(dict.fromkeys(said))
+    places = np.array([*map(kinds.index, said), -1])  # a name that is missing stays so
+    codes = places[names.cat.codes.to_numpy()]
+    return pd.Series(pd.Categorical.from_codes(codes, pd.Index(kinds, dtype=object)), index=names.index)
 
 
 def _ends(events: pd.DataFrame, own: pd.DataFrame) -> pd.DataFrame:
     """An endless span `ended` for every stage thread that stopped: it neither works nor holds anybody up."""
     stops = events[(events["kind"] == "mark") & (events["name"] == "stop") & ~events["stage"].isin(beside)]
-    stops = stops[own.columns].astype(own.dtypes.to_dict())
-    return stops.assign(name="ended", dur_ns=_for_ever_ns - stops["t_ns"])
+    stops = stops[own.columns].assign(name="ended", dur_ns=_for_ever_ns - stops["t_ns"])
+    return stops.astype(own.dtypes.to_dict())
 
 
 def close_threads(
@@ -246,7 +239,7 @@ def _close(
     part, first, own_part = np.unique(spans["part"].to_numpy(), return_index=True, return_inverse=True)
     part_ns = np.bincount(own_part, weights=own_ns, minlength=len(part)).astype(np.int64)  # exact to 2**53
     told = [at for at in np.argsort(first) if part_ns[at] > 0]  # in the order of their first spans
-    columns = {name: spans[name].to_numpy()[first] for name in _what}
+    columns = {name: spans[name].iloc[first].tolist() for name in _what}
     rows = [
         {**who, **{name: values[at] for name, values in columns.items()}, "ns": int(part_ns[at])}
         for at in told
