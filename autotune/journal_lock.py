@@ -7,11 +7,12 @@ studies.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from optuna.storages.journal import JournalFileOpenLock
@@ -21,6 +22,18 @@ from autotune.lease import Lease
 notice_after_s = 1.0  # Optuna holds it for milliseconds
 stale_after_s = 90.0  # unchanged for so long, and nobody says that he holds it: it is a dead one's
 longest_sleep_s = 0.25
+
+
+@contextmanager
+def _one_at_a_time(directory: Path) -> Iterator[None]:
+    """Nobody else is in here for `directory` meanwhile; as far as its file system has locks."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class JournalLock(JournalFileOpenLock):
@@ -36,9 +49,8 @@ class JournalLock(JournalFileOpenLock):
         began_s = time.monotonic()
         said, sleep_s = False, 0.001
         while not self._try():
-            if self._is_dead_ones():
+            if self._is_dead_ones() and self._take_away():
                 self._notice(f"took away {self._path.name}: who held it is no more")
-                self._path.unlink(missing_ok=True)
                 continue
             if not said and time.monotonic() - began_s >= notice_after_s:
                 said = True
@@ -79,6 +91,14 @@ class JournalLock(JournalFileOpenLock):
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(Lease.own().render())
         return True
+
+    def _take_away(self) -> bool:
+        """Whether it was a dead one's still. One waiter at a time: a late one would take a living one's."""
+        with _one_at_a_time(self._path.parent):
+            found = self._is_dead_ones()
+            if found:
+                self._path.unlink(missing_ok=True)
+        return found
 
     def _is_dead_ones(self) -> bool:
         """Whether its holder, if it says who that is, is dead; else whether it is too old."""

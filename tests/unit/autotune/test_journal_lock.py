@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 import threading
+import time
+from dataclasses import replace
 
 import pytest
 
@@ -54,6 +56,34 @@ def test_a_dead_ones_lock_is_taken_away_at_once(tmp_path, space, lock_path):
     notices = []
     TrialLog(tmp_path, space, notices.append)
     assert "is no more" in notices[0]
+
+
+def test_a_waiter_that_is_late_takes_no_living_ones_lock_away(tmp_path, lock_path, monkeypatch):
+    """Two find a dead one's lock; the first takes it away and holds his own when the second comes to it."""
+    lock_path.write_text(replace(Lease.own(), start_ticks=1).render())
+    first, second = (JournalLock(journal_path(tmp_path), lambda message: None) for _ in range(2))
+    judged, judge = [], JournalLock._is_dead_ones
+
+    def judge_and_be_late(lock):
+        found = judge(lock)
+        judged.append(lock)
+        if judged == [second]:
+            first.acquire()
+            first_holds.set()
+        return found
+
+    first_holds = threading.Event()
+    monkeypatch.setattr(JournalLock, "_is_dead_ones", judge_and_be_late)
+    waiting = threading.Thread(target=second.acquire)
+    waiting.start()
+    assert first_holds.wait(30)
+    while judged.count(second) < 3 and waiting.is_alive():
+        time.sleep(0.01)
+    assert waiting.is_alive(), "both hold it"
+    first.release()
+    waiting.join(30)
+    assert not waiting.is_alive()
+    second.release()
 
 
 def test_a_living_ones_lock_is_not_taken_away_however_old(tmp_path, lock_path):
