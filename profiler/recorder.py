@@ -256,19 +256,21 @@ def _trainer_pid(published: _Published, started_pid: int) -> int:
 
 
 class _Published:
-    """What the trainer says of itself in run.json, which is read again only once it was replaced."""
+    """What the trainer says of itself in run.json, which is understood again only once its bytes changed.
+
+    Neither its inode nor its time of change tells: the first is used again, the second may be coarse.
+    """
 
     def __init__(self, run: RunDir) -> None:
         self._run = run
-        self._seen: tuple[tuple[int, int], dict[str, Any]] | None = None  # inode and time of change
+        self._seen: tuple[bytes, dict[str, Any]] | None = None
 
     def entry(self, key: str) -> object:
         """An entry of run.json as it stands; None when it is not there. Safe from several threads."""
         try:
-            found = self._run.manifest_path.stat()
-            mark, seen = (found.st_ino, found.st_mtime_ns), self._seen
-            if seen is None or seen[0] != mark:
-                self._seen = seen = mark, self._run.manifest()
+            told, seen = self._run.manifest_path.read_bytes(), self._seen
+            if seen is None or seen[0] != told:
+                self._seen = seen = told, self._run.manifest()
         except (OSError, RunError):
             return None
         return seen[1].get(key)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_samplers_are_those_that_were_asked_for(
     assert [sampler.name for sampler in without_gpu] == [name for name in names if name != "gpu"]
 
 
-def test_what_is_published_is_read_again_only_when_it_was_replaced(
+def test_what_is_published_is_understood_again_only_when_it_was_replaced(
     run: RunDir, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads = []
@@ -55,6 +56,17 @@ def test_what_is_published_is_read_again_only_when_it_was_replaced(
     assert [published.entry("gil") for _ in range(100)] == [{"pid": 7}] * 100
     assert published.entry("status") == "running"
     assert len(reads) == 1
+
+
+def test_a_manifest_is_told_from_an_older_one_where_clocks_are_coarse_and_inodes_used_again(
+    run: RunDir,
+) -> None:
+    published = recorder._Published(run)
+    for number in range(6):
+        run.update(gil={"pid": 7}, reason=str(number))
+        run.update(gil={"pid": 1000 + number})  # on ext4 the next but one has the same inode
+        os.utime(run.manifest_path, ns=(0, 0))
+        assert published.entry("gil") == {"pid": 1000 + number}
 
 
 def test_a_manifest_that_is_not_there_or_broken_says_nothing(run: RunDir) -> None:
