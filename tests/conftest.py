@@ -61,8 +61,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No run directory, colour wish or visible-device list leaks in from outside."""
-    for name in ("DFLASH_RUN_DIR", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS"):
+    """No run directory, colour wish or size of a terminal leaks in from outside."""
+    for name in ("DFLASH_RUN_DIR", "NO_COLOR", "FORCE_COLOR", "CLICOLOR_FORCE", "COLUMNS", "LINES"):
         monkeypatch.delenv(name, raising=False)
 
 
