@@ -21,6 +21,7 @@ import platform
 import re
 import secrets
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any, Final
@@ -196,7 +197,7 @@ def write_json(path: Path, data: object) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Replace `path` by `text`, whole or not at all. Raises RunError."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
