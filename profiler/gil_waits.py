@@ -43,11 +43,11 @@ class GilWaits:
 
 def measure_gil(samples: pd.DataFrame, lo_ns: int, hi_ns: int) -> GilWaits:
     """From the samples of a whole run (profiler/run.py), over [lo_ns, hi_ns)."""
-    known = samples[samples["value"].notna()]
-    looks = known[known["source"] == "gil_wait"]
+    known = samples["value"].notna()
+    looks = samples[known & (samples["source"] == "gil_wait")]
     waits = _growth(looks, "gil_wait_samples", _clock(looks, "gil_sweeps"), lo_ns, hi_ns)
     sweeps = _growth(looks, "gil_sweeps", _clock(looks, "gil_sweeps"), lo_ns, hi_ns).get("*", 0.0)
-    host = known[known["source"] == "host"]
+    host = samples[known & (samples["source"] == "host")]
     ran = _growth(host, "thread_cpu_s", _clock(host, "cpu_s"), lo_ns, hi_ns)
     ready = _growth(host, "thread_run_queue_wait_s", _clock(host, "cpu_s"), lo_ns, hi_ns)
     enough = sweeps * (hi_ns - lo_ns) / 1e9 >= least_sweeps
@@ -60,8 +60,9 @@ def measure_gil(samples: pd.DataFrame, lo_ns: int, hi_ns: int) -> GilWaits:
     ]
     table = pd.DataFrame(rows, columns=thread_columns)
     table["gil_wait_share"] = (table["gil_wait_share"] / sweeps).clip(upper=1.0) if enough else np.nan
-    holders = _mean(known, "gil_hold_share", lo_ns, hi_ns)
-    held_share = _mean(known, "gil_held_share", lo_ns, hi_ns).get("*")
+    held = samples[known & samples["metric"].isin(("gil_hold_share", "gil_held_share"))]
+    holders = _mean(held, "gil_hold_share", lo_ns, hi_ns)
+    held_share = _mean(held, "gil_held_share", lo_ns, hi_ns).get("*")
     return GilWaits(
         threads=table,
         cores=_growth(host, "cpu_s", _clock(host, "cpu_s"), lo_ns, hi_ns).get("tree"),

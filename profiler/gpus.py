@@ -37,7 +37,7 @@ _pair_ns: Final = 500_000_000  # readings further apart say nothing of each othe
 _context_bytes: Final = 2e9  # what CUDA itself and others may hold before it is called foreign
 _metrics_told: Final = {"util_pct": "utilisation", "power_w": "power", "mem_used_bytes": "memory"}
 
-Readings = Mapping[tuple[str, str], pd.DataFrame]  # (uuid, metric) -> t_ns, value, reason
+Readings = Mapping[tuple[str, str], pd.DataFrame]  # (uuid, metric) -> t_ns, value
 
 
 def measure_gpus(run: Run, lo_ns: int, hi_ns: int) -> pd.DataFrame:
@@ -50,7 +50,8 @@ def measure_gpus(run: Run, lo_ns: int, hi_ns: int) -> pd.DataFrame:
     missing       {metric: why it is unknown}
     Numbers are means over the range, NaN where unknown.
     """
-    samples = run.samples.loc[run.samples["source"] == "gpu", ["key", "metric", "t_ns", "value", "reason"]]
+    is_gpu = run.samples["source"] == "gpu"
+    samples = run.samples.loc[is_gpu, ["key", "metric", "t_ns", "value"]]
     readings: Readings = {
         (str(key), str(metric)): mine
         for (key, metric), mine in samples.groupby(["key", "metric"], observed=True)
@@ -59,8 +60,14 @@ def measure_gpus(run: Run, lo_ns: int, hi_ns: int) -> pd.DataFrame:
     sampled = list(dict.fromkeys(key for key, _ in readings if key != "*"))
     keys = sampled if uses is None else [key for key in uses if key in sampled]
     facts = _facts(run.manifest)
+    reasons = run.samples.loc[is_gpu & run.samples["reason"].notna(), ["key", "metric", "reason"]]
     rows = [
-        _describe(key, (uses or {}).get(key, GpuUse(key)), facts.get(key, {}), readings, run, lo_ns, hi_ns)
+        {
+            **_describe(
+                key, (uses or {}).get(key, GpuUse(key)), facts.get(key, {}), readings, run, lo_ns, hi_ns
+            ),
+            "missing": _missing(readings, reasons[reasons["key"] == key]),
+        }
         for key in keys
     ]
     frame = pd.DataFrame(rows, columns=gpu_columns, dtype=object)  # so that None stays None
@@ -149,7 +156,6 @@ def _describe(
         "max_sm_clock_mhz": _number(facts.get("max_sm_clock_mhz")),
         "temp_c": mean("temp_c"),
         "throttled": None if mask is None else ", ".join(throttle_names(mask)),
-        "missing": _missing(readings, key),
     }
     row["work"] = _judge_work(busy, busy_power_w / limit_w, sm_active, mask)
     return row | _memory(readings, key, use, run, lo_ns, hi_ns)
@@ -250,12 +256,13 @@ def _memory(
     }
 
 
-def _missing(readings: Readings, key: str) -> dict[str, str]:
-    """Metrics of which no value at all was read."""
+def _missing(readings: Readings, reasons: pd.DataFrame) -> dict[str, str]:
+    """Metrics of which no value at all was read, with the first of the `reasons` of that GPU."""
+    first = reasons.drop_duplicates(["key", "metric"])
     return {
-        metric: str(rows["reason"].dropna().iloc[0])
-        for (whose, metric), rows in readings.items()
-        if whose == key and not rows["value"].notna().any() and rows["reason"].notna().any()
+        str(metric): str(reason)
+        for key, metric, reason in zip(first["key"], first["metric"], first["reason"], strict=True)
+        if not readings[str(key), str(metric)]["value"].notna().any()
     }
 
 

@@ -287,7 +287,8 @@ def _takes(events: pd.DataFrame, lo_ns: int, hi_ns: int) -> pd.DataFrame:
 
 
 def _samples(samples: pd.DataFrame, start_ns: int, lo_ns: int, hi_ns: int) -> pd.DataFrame:
-    inside = samples[samples["t_ns"].between(lo_ns, hi_ns)]
+    times = samples["t_ns"].to_numpy()  # in order, so nothing has to be copied
+    inside = samples.iloc[np.searchsorted(times, lo_ns) : np.searchsorted(times, hi_ns, side="right")]
     inside = inside.assign(t_s=(inside["t_ns"] - start_ns) / 1e9)
     return inside[["t_s", "source", "key", "metric", "value", "reason"]].reset_index(drop=True)
 
