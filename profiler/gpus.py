@@ -66,7 +66,7 @@ def measure_gpus(run: Run, lo_ns: int, hi_ns: int) -> pd.DataFrame:
             **_describe(
                 key, (uses or {}).get(key, GpuUse(key)), facts.get(key, {}), readings, run, lo_ns, hi_ns
             ),
-            "missing": _missing(readings, reasons[reasons["key"] == key]),
+            "missing": _missing(readings, key, reasons),
         }
         for key in keys
     ]
@@ -256,13 +256,13 @@ def _memory(
     }
 
 
-def _missing(readings: Readings, reasons: pd.DataFrame) -> dict[str, str]:
-    """Metrics of which no value at all was read, with the first of the `reasons` of that GPU."""
-    first = reasons.drop_duplicates(["key", "metric"])
+def _missing(readings: Readings, key: str, reasons: pd.DataFrame) -> dict[str, str]:
+    """Metrics of which no value at all was read, each with the first of its `reasons`."""
+    first = reasons[reasons["key"] == key].drop_duplicates("metric")
     return {
         str(metric): str(reason)
-        for key, metric, reason in zip(first["key"], first["metric"], first["reason"], strict=True)
-        if not readings[str(key), str(metric)]["value"].notna().any()
+        for metric, reason in zip(first["metric"], first["reason"], strict=True)
+        if not readings[key, str(metric)]["value"].notna().any()
     }
 
 

@@ -1,5 +1,7 @@
 """Somebody else holds the journal: waited for with a notice, taken away only when he is dead."""
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -56,6 +58,19 @@ def test_a_dead_ones_lock_is_taken_away_at_once(tmp_path, space, lock_path):
     notices = []
     TrialLog(tmp_path, space, notices.append)
     assert "is no more" in notices[0]
+
+
+def test_a_dead_ones_lock_is_taken_away_where_a_file_system_has_no_locks(tmp_path, lock_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    lock_path.write_text(replace(Lease.own(), start_ticks=1).render())
+    notices = []
+    lock = JournalLock(journal_path(tmp_path), notices.append)
+    lock.acquire()
+    assert "is no more" in notices[0]
+    lock.release()
 
 
 def test_a_waiter_that_is_late_takes_no_living_ones_lock_away(tmp_path, lock_path, monkeypatch):
