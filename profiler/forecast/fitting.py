@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiler.forecast.closed_form import stage_slowdowns
-from profiler.forecast.model import Line, PipelineModel
+from profiler.forecast.model import Line, PipelineModel, pageable_deviation, usual_pageable
 from profiler.forecast.observations import Observations, launch_bound
 
 Floats = NDArray[np.float64]
@@ -166,7 +166,9 @@ def _fit_with(
         lines[stage] = fit_line(tokens, np.concatenate(seconds), prior=_prior(stage, runs), seed=number)
     steps = [run.step_s / factor[2] for run, factor in zip(runs, slow, strict=True)]
     merges = [run.merge_s / f[2] for run, f in zip(runs, slow, strict=True) if run.merge_s is not None]
-    links = _join_links(runs)
+    known = _join_links(runs)
+    taken = {} if first.emulated else {hop: v for hop, v in usual_pageable.items() if hop not in known}
+    links = {**known, **{hop: Line(0.0, 1.0 / speed) for hop, speed in taken.items()}}
     model = PipelineModel(
         pack=lines["prefetch"].line,
         forward=lines["target"].line,
@@ -178,6 +180,7 @@ def _fit_with(
         noise={stage: fit.noise for stage, fit in lines.items()},
         target_factors=tuple(factors),
         links=links,
+        taken_hops=frozenset(taken),
         copy_factors=first.copy_factors,
         away_share=first.away_share,
         token_bytes=first.token_bytes,
@@ -188,7 +191,25 @@ def _fit_with(
         documents=first.documents,
     )
     others = zip(*(lines[stage].others for stage in ("prefetch", "target", "drafter")), strict=True)
-    return Fit(model, tuple(replace(model, pack=p, forward=f, backward=b) for p, f, b in others))
+    drawn = zip(others, _draw_links(model), strict=True)
+    return Fit(
+        model,
+        tuple(replace(model, pack=p, forward=f, backward=b, links=ways) for (p, f, b), ways in drawn),
+    )
+
+
+def _draw_links(model: PipelineModel) -> list[Mapping[str, Line]]:
+    """The links with what they might as well be where nobody measured them."""
+    if not model.taken_hops:
+        return [model.links] * draws
+    factors = np.exp(np.random.default_rng(_seed).normal(0.0, pageable_deviation, draws))
+    return [
+        {
+            hop: line.times(float(factor)) if hop in model.taken_hops else line
+            for hop, line in model.links.items()
+        }
+        for factor in factors
+    ]
 
 
 def _prior(stage: str, runs: Sequence[Observations]) -> Prior:

@@ -22,6 +22,10 @@ hops: Final = {  # copies that a batch's states make on each path
     "peer": ("peer",),
 }
 
+# Bytes a second of pageable copies of a GPU where nobody measured them, a fresh buffer each: runs of H200s
+# had 1.2 and 1.7e9 down, 3.7 and 6.3e9 up. Other hosts may be twice as fast, or half.
+usual_pageable: Final = {"pageable down": 1.5e9, "pageable up": 5e9}
+pageable_deviation: Final = 0.5  # of their logarithm
 keeps_driver: Final = 0.5  # of a pageable copy's time: roles on that GPU enqueue nothing; H200: 0.4 to 0.6
 
 
@@ -57,6 +61,7 @@ class PipelineModel:
     links: Mapping[str, Line] = field(default_factory=dict)  # by hop: of bytes
     # By hop: how much longer copies of each target take than usual.
     copy_factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    taken_hops: frozenset[str] = frozenset()  # of `links`: nobody measured them, so they are as usual
     token_bytes: float = 0.0  # of hidden states
     away_share: float | None = None  # of a shared queue's batches, taken by another drafter; None: not seen
     cores: float | None = None  # that logical devices compute on; None: devices of their own

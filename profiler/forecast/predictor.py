@@ -19,7 +19,7 @@ import numpy as np
 
 from profiler.forecast.closed_form import estimate, estimate_each
 from profiler.forecast.fitting import Fit, fit_model
-from profiler.forecast.model import PipelineModel, Windows, hops, lay_windows
+from profiler.forecast.model import PipelineModel, Windows, hops, lay_windows, usual_pageable
 from profiler.forecast.observations import Observations, launch_bound
 from profiler.forecast.setting import Setting
 from profiler.forecast.simulation import Played, simulate
@@ -31,6 +31,7 @@ windows_each: Final = 24
 batches_each: Final = 720  # where windows are large: that settles a pace to parts in a thousand
 told_pace: Final = 1.05  # times as fast or as slow: less of a change in pace is not worth a word
 launch_deviation: Final = 0.1  # for each such stage; on two H200 six forecasts were off by 4 to 20 %
+without_deviation: Final = 0.07  # on one H200 forecasts from two such runs were off by 5 and 11 %
 gain_deviation: Final = 0.03  # of what a GPU does more with both roles at work
 _most: Final = 0.6  # of a logarithm: beyond it nothing is known at all
 
@@ -221,13 +222,18 @@ class Predictor:
     def _doubt_ways(self, setting: Setting) -> Iterable[Doubt]:
         way = self.model.way(setting)
         yield from self._doubt_copiers(setting, way)
-        if all(setting.within(t, d) for t in range(setting.targets) for d in range(setting.drafters)):
-            return
         if setting.dispatch == "local" and setting.shares_devices:
+            return
+        within = all(setting.within(t, d) for t in range(setting.targets) for d in range(setting.drafters))
+        if within and way != "pageable":  # through host memory even states of one device go
             return
         if all(any(hop in run.measured_hops for run in self.runs) for hop in hops[way]):
             return
-        if all(hop in self.model.links for hop in hops[way]):
+        if taken := [hop for hop in hops[way] if hop in self.model.taken_hops]:
+            pace = " and ".join(f"{usual_pageable[hop] / 1e9:g} GB/s {hop.split()[1]}" for hop in taken)
+            text = f"how fast {way} copies are was not measured; taken as {pace}, as on hosts of H200s"
+            yield Doubt(text, 0.05)
+        elif all(hop in self.model.links for hop in hops[way]):
             # Logical links keep what is declared of them; a measured one may be slower among others.
             far = 0.01 if self.runs[0].emulated else 0.02
             yield Doubt(f"{way} copies were not seen in a run; their speed is that of the links", far)
@@ -242,6 +248,9 @@ class Predictor:
             then = Counter([*setting.target_places, *setting.drafter_places])
             if now.setting.path != way or max(then.values()) > max(before.values()):
                 yield Doubt("pageable copies of roles on one GPU are taken to exclude each other", 0.06)
+        elif shares and self.model.sharing_gain is not None and self.model.way(self.now) == "pageable":
+            text = "pageable copies held roles up on their GPU: how long work takes without them was not seen"
+            yield Doubt(text, without_deviation)
 
 
 def windows_to_play(windows: Windows) -> int:

@@ -38,3 +38,24 @@ def test_a_copy_on_the_targets_path_is_named_with_the_gain_that_was_measured() -
     # Those of drafters, too; and what either holds up on the GPU that they share.
     assert found.primary.measured_cost_share == pytest.approx(1.0 - 1.0 / (1.0 + gain), abs=0.1)
     assert "the drafter stands still 34 % of the time while the target copies" in found.why
+
+
+def test_retries_of_the_allocator_that_cost_nothing_are_seen_and_rejected() -> None:
+    """67 of them; the run was 2 % slower than those without."""
+    found = examine(data / "pieces").diagnosis
+    assert found.primary is not None
+    assert found.primary.cause == "target-bound-healthy"
+    (pieces,) = [one for one in found.findings if one.cause == "allocator-fragmentation"]
+    assert pieces.verdict == "rejected"
+    assert pieces.measured_cost_share == pytest.approx(0.01, abs=0.015)
+    assert [one.value for one in pieces.evidence if one.name == "retries of the allocator"] == [67.0]
+
+
+def test_copies_through_host_memory_without_measured_links_are_named_with_their_gain() -> None:
+    found = examine(data / "host_alone").diagnosis
+    assert found.primary is not None
+    assert found.primary.cause == "h2d-on-drafter-critical-path"  # the target's copy holds it up besides
+    paces = json.loads((data / "measured.json").read_text(encoding="utf-8"))["host_alone"]
+    lost = 1.0 - paces["the base again"] / paces["transport=peer"]
+    assert found.primary.measured_cost_share == pytest.approx(lost, abs=0.05)
+    assert found.primary.predicted_gain == pytest.approx(lost / (1.0 - lost), rel=0.2)

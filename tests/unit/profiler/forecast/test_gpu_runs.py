@@ -41,6 +41,9 @@ def forecasts(run_name: str, settings: dict[str, float]) -> list[tuple[Predictio
         ("small_windows", "small_windows", 0.05, 0.1, 0),
         # From pageable copies that hold up everything to all that they do not.
         ("host", "large", 0.06, 0.1, 1),
+        # The same between two runs whose links nobody measured.
+        ("pieces", "pieces", 0.12, 0.18, 0),
+        ("host_alone", "host_alone", 0.12, 0.12, 0),
     ],
 )
 def test_forecasts_are_what_came_of_it(
@@ -51,3 +54,15 @@ def test_forecasts_are_what_came_of_it(
     assert np.median(errors) < median
     assert np.quantile(errors, 0.9) < ninth
     assert sum(not forecast.low <= rate <= forecast.high for forecast, rate in found) <= outside
+
+
+def test_a_copy_that_nobody_measured_is_not_free() -> None:
+    """What is taken for it is said, and the interval holds twice as fast and half as fast."""
+    ((forecast, _),) = forecasts("pieces", {"transport=host": 18432.5})
+    (told,) = [doubt.text for doubt in forecast.doubts if "was not measured" in doubt.text]
+    assert "1.5 GB/s down and 5 GB/s up" in told
+    assert forecast.high < 0.8 * measured["pieces"][again]
+    assert forecast.high / forecast.low > 2.0
+    ((known, _),) = forecasts("large", {"transport=host": 25053.6})
+    assert not any("was not measured" in doubt.text for doubt in known.doubts)
+    assert known.high / known.low < 1.5
