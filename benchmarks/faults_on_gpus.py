@@ -1,14 +1,14 @@
 """The diagnosis on sicknesses that need a GPU: planted for real in a trainer, each run named for what it is.
 
-    python benchmarks/faults_on_gpus.py --out DIR [--gpus 1] [--limit-s 150] [--tiny]
+    python benchmarks/faults_on_gpus.py --out DIR [--gpus 1] [--limit-s 200] [--tiny]
 
 Qwen3-8B shapes with random weights and tokens. Healthy runs; states copied through pageable memory; numbers
-read back after every forward; and an allocator in pieces: from some window on, every so many batches a target
-takes a block that is larger than any that was given back, while the process may have little more memory than
-it has, so that torch gives its cache back to the driver and asks again. What a fault costs is measured
-against the healthy runs of the page; where that is under 10 %, a run that is called healthy is right as well.
-All runs go into one archive. `--tiny` tries the page on logical devices, which have no allocator: what acts
-on it does nothing there.
+read back after every forward; and an allocator in pieces: from some window on, a target takes after each
+forward so many blocks that are larger than any that was given back, while the process may have little more
+memory than it has, so that torch gives its cache back to the driver and asks again. What a fault costs is
+measured against the healthy runs of the page; where that is under 10 %, a run that is called healthy is right
+as well. All runs go into one archive. `--tiny` tries the page on logical devices, which have no allocator:
+what acts on it does nothing there.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ healthy: Final = "target-bound-healthy"
 costly: Final = 0.1  # of the throughput: what takes less need not be named
 block_bytes: Final = 4 << 30  # of the first one that the allocator is asked for
 step_bytes: Final = 4 << 20  # that each is larger than the one before
+most_steps: Final = 256
 quiet_batches: Final = 32  # before the allocator is disturbed: windows to compare with
 windows: Final = 26
 
@@ -58,10 +59,10 @@ class Case:
 
 
 class Pieces:
-    """Takes blocks that fit nowhere, every so many batches of a target."""
+    """Takes blocks that fit nowhere, so many after each forward of a target."""
 
-    def __init__(self, every: int) -> None:
-        self._every, self._batches, self._taken = every, 0, 0
+    def __init__(self, blocks: int) -> None:
+        self._blocks, self._batches, self._taken = blocks, 0, 0
 
     def act(self) -> None:
         """On a target's thread, after a forward was enqueued."""
@@ -72,15 +73,17 @@ class Pieces:
             limit = torch.cuda.memory_reserved() + block_bytes + block_bytes // 2
             total = torch.cuda.get_device_properties(torch.cuda.current_device()).total_memory
             torch.cuda.set_per_process_memory_fraction(min(limit / total, 1.0))
-        if self._batches % self._every == 0:
-            size = block_bytes + self._taken * step_bytes
+        for _ in range(self._blocks):
+            if self._taken == most_steps:  # there is no room for a larger one: from the first one on again
+                torch.cuda.empty_cache()
+                self._taken = 0
+            torch.empty(block_bytes + self._taken * step_bytes, dtype=torch.uint8, device="cuda")
             self._taken += 1
-            torch.empty(size, dtype=torch.uint8, device="cuda")
 
 
-def in_pieces(every: int) -> Callable[[Trainer], None]:
+def in_pieces(blocks: int) -> Callable[[Trainer], None]:
     """An allocator in pieces from some window on."""
-    return lambda trainer: after_forwards(trainer, Pieces(every).act)
+    return lambda trainer: after_forwards(trainer, Pieces(blocks).act)
 
 
 def read_back(trainer: Trainer) -> None:
@@ -106,12 +109,12 @@ fragmented: Final = ("allocator-fragmentation",)
 copied: Final = ("sync-d2h-on-critical-path", "h2d-on-drafter-critical-path")
 cases: Final = (
     Case("healthy", (healthy,)),
-    Case("allocator in pieces, every batch", fragmented, plant=in_pieces(1)),
-    Case("healthy again", (healthy,)),
-    Case("allocator in pieces, every 2nd batch", fragmented, plant=in_pieces(2)),
-    Case("states through pageable memory", copied, ("transport=host",)),
-    Case("allocator in pieces, every 4th batch", fragmented, plant=in_pieces(4)),
+    Case("allocator in pieces, 8 blocks a batch", fragmented, plant=in_pieces(8)),
+    Case("states through pageable memory", copied, ("transport=host", "run.max_steps=15")),
     Case("a number read back after every forward", ("per-step-scalar-sync",), plant=read_back),
+    Case("healthy again", (healthy,)),
+    Case("allocator in pieces, 24 blocks a batch", fragmented, plant=in_pieces(24)),
+    Case("allocator in pieces, 1 block a batch", fragmented, plant=in_pieces(1)),
     Case("healthy at the end", (healthy,)),
 )
 
@@ -233,7 +236,7 @@ def main() -> int:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--gpus", type=int, default=1)
     parser.add_argument("--layers", type=int, default=18, help="of the target")
-    parser.add_argument("--limit-s", type=float, default=150.0, help="no run begins later")
+    parser.add_argument("--limit-s", type=float, default=200.0, help="no run begins later")
     parser.add_argument("--tiny", action="store_true")
     choice = parser.parse_args()
     choice.out.mkdir(parents=True, exist_ok=True)

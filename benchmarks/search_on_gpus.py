@@ -7,13 +7,15 @@ Split after split is searched by the default searcher, in one process each, with
 by itself, others are run at random up to `--trials` in all, to see what it left. After each split, one
 configuration that cannot fit is run on purpose: it must fail as out of memory, and what comes next must not
 care. To make that happen a neighbour, a process of its own, holds GPU memory and leaves `--leave-gb` free;
-the ledger's refusal is off. The winner is measured again in a fresh process.
+the ledger's refusal is off. The winner is measured again in a fresh process. With `--state FILE` a second
+call goes on with the studies of the first.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import math
 import random
 import shutil
@@ -42,10 +44,12 @@ from autotune.space import SearchSpace
 from autotune.study import Study
 from autotune.telemetry import Failed, FailureKind, Outcome, Telemetry
 from autotune.trial import Trial
+from autotune.trial_store import MemoryStore
 from benchmarks.result_file import write_result
 from benchmarks.tuning_case import TuningCase
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DFlashError
+from dflash.contract.rundir import write_json
 from dflash.contract.split import Split
 
 holder: Final = """
@@ -76,6 +80,21 @@ class Page:
     figures: Row = field(default_factory=dict)
     count: int = 0
     start_s: float = 30.0  # of a process, at most so far
+    earlier_s: float = 0.0  # of calls before this one
+    trials: dict[str, tuple[Trial, ...]] = field(default_factory=dict)  # by split
+
+    def __post_init__(self) -> None:
+        """Take over what an earlier call left."""
+        if self.choice.state is None or not self.choice.state.exists():
+            return
+        left = json.loads(self.choice.state.read_text(encoding="utf-8"))
+        self.rows, self.studies, self.figures = left["rows"], left["studies"], left["figures"]
+        self.earlier_s = left["elapsed_s"]
+        self.trials = {
+            split: tuple(Trial.from_json(trial) for trial in trials)
+            for split, trials in left["trials"].items()
+        }
+        self.count = len(self.rows)
 
     @property
     def elapsed_s(self) -> float:
@@ -108,11 +127,14 @@ class Page:
             return self.run(runner, dataclasses.replace(request, beside=None), split)
 
         effort = Effort(trials=trials, repeats=0, seconds=self.choice.seconds)
-        study = Study(space, default_searcher(), run, effort=effort)
+        store = MemoryStore(self.trials.get(split, ()))
+        study = Study(space, default_searcher(), run, effort=effort, store=store)
         while self.elapsed_s < until_s and study.step() is not None:
+            self.trials[split] = study.trials
             self.write()
         best = study.recommendation or max(study.trials, key=lambda trial: trial.score, default=None)
-        further = self.sweep(runner, space, study, trials - len(explored(study.trials)), until_s)
+        further = self.sweep(runner, split, study, trials - len(explored(study.trials)), until_s)
+        self.trials[split] = study.trials
         self.studies.append(
             {
                 "split": split,
@@ -135,19 +157,21 @@ class Page:
         return list(study.trials)
 
     def sweep(
-        self, runner: InPlaceRunner, space: SearchSpace, study: Study, count: int, until_s: float
+        self, runner: InPlaceRunner, split: str, study: Study, count: int, until_s: float
     ) -> list[float]:
         """Where the search ended by itself: others at random, to see what it left. Their tokens/s."""
+        space = self.space(split)
+        done = [row for row in self.rows if row["kind"] == "further" and row["split"] == split]
         tried = {space.point(trial.values) for trial in study.trials}
+        tried |= {space.point(row["values"]) for row in done}
         left = [values for values in space.configurations if space.point(values) not in tried]
         random.Random(0).shuffle(left)
         rates = []
-        for values in left[: max(count, 0)]:
+        for values in left[: max(count - len(done), 0)]:
             if self.elapsed_s > until_s:
                 break
             config, seconds = space.config(values), self.choice.seconds
             request = self.case.request(self.root / "asked", self.count, config, seconds)
-            split = config.pipeline.split
             outcome = self.run(runner, dataclasses.replace(request, values=values), split, "further")
             rates += [outcome.tokens_per_s] if isinstance(outcome, Telemetry) else []
             self.write()
@@ -190,7 +214,16 @@ class Page:
         shown = {key: request.values[key] for key in keys}
         return self.run(runner, dataclasses.replace(request, values=shown), config.pipeline.split, kind)
 
-    def overflow(self, split: str) -> TrainConfig:
+    def overflow(self, runner: InPlaceRunner, split: str) -> None:
+        """One run that cannot fit, unless an earlier call made it."""
+        done = self.figures.setdefault("overflows", [])
+        if split not in [row["split"] for row in done]:
+            outcome = self.run_config(runner, self.too_large(split), "overflow")
+            survived = isinstance(outcome, Failed) and outcome.kind is FailureKind.out_of_memory
+            done.append({"split": split, "out_of_memory": survived})
+            self.write()
+
+    def too_large(self, split: str) -> TrainConfig:
         """A configuration that asks for more memory than there is."""
         if self.choice.tiny:
             return self.case.config(f"split={split}", "pipeline.token_budget=512", "window.tokens=1024")
@@ -214,10 +247,7 @@ class Page:
                 until_s = self.elapsed_s + (last_s - self.elapsed_s) / left - spare_s
                 trials = self.search(runner, split, -(-self.choice.trials // len(splits)), until_s)
                 found += [(split, trial) for trial in trials if trial.is_candidate]
-                outcome = self.run_config(runner, self.overflow(split), "overflow")
-                survived = isinstance(outcome, Failed) and outcome.kind is FailureKind.out_of_memory
-                self.figures.setdefault("overflows", []).append({"split": split, "out_of_memory": survived})
-                self.write()
+                self.overflow(runner, split)
             if found:
                 self.confirm(runner, *max(found, key=lambda pair: pair[1].score))
 
@@ -244,7 +274,7 @@ class Page:
             row["took_s"] for row in trials if (row.get("startup_s") or math.inf) < 0.5 * row["took_s"]
         ]
         counts = {
-            "elapsed_s": self.elapsed_s,
+            "elapsed_s": self.earlier_s + self.elapsed_s,
             "trials": len(trials),
             "configurations": len({(row["split"], *map(str, row["values"].values())) for row in trials}),
             "out_of_memory": sum(row.get("failed") == FailureKind.out_of_memory.value for row in self.rows),
@@ -253,6 +283,10 @@ class Page:
         }
         document = {**facts, **counts, "studies": self.studies, **self.figures, "rows": self.rows}
         write_result(self.choice.out, "search_on_gpus", document)
+        if self.choice.state is not None:
+            told = {split: [trial.to_json() for trial in trials] for split, trials in self.trials.items()}
+            state = {"rows": self.rows, "studies": self.studies, "figures": self.figures, "trials": told}
+            write_json(self.choice.state, {**state, "elapsed_s": counts["elapsed_s"]})
 
 
 @contextmanager
@@ -285,6 +319,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=2.5, help="of training in a trial")
     parser.add_argument("--limit-s", type=float, default=235.0, help="of the whole page")
     parser.add_argument("--leave-gb", type=float, default=55.0, help="of each GPU, by a neighbour; 0: none")
+    parser.add_argument("--state", type=Path, help="of the studies; an earlier call's is gone on with")
     parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", dest="changes")
     parser.add_argument("--tiny", action="store_true")
     choice = parser.parse_args()

