@@ -47,6 +47,7 @@ from autotune.trial import Trial
 from autotune.trial_store import MemoryStore
 from benchmarks.result_file import write_result
 from benchmarks.tuning_case import TuningCase
+from dflash.contract.arrowlog import read_log
 from dflash.contract.config import TrainConfig
 from dflash.contract.errors import DFlashError
 from dflash.contract.rundir import write_json
@@ -186,6 +187,7 @@ class Page:
         outcome = runner.run(dataclasses.replace(request, run_path=place / "run"))
         took_s = time.monotonic() - began_s
         row: Row = {"kind": kind, "split": split, "values": dict(request.values), "took_s": took_s}
+        row |= parts_of(place / "run", began_s, began_s + took_s)
         if isinstance(outcome, Telemetry):
             row |= {
                 "tokens_per_s": outcome.tokens_per_s,
@@ -287,6 +289,21 @@ class Page:
             told = {split: [trial.to_json() for trial in trials] for split, trials in self.trials.items()}
             state = {"rows": self.rows, "studies": self.studies, "figures": self.figures, "trials": told}
             write_json(self.choice.state, {**state, "elapsed_s": counts["elapsed_s"]})
+
+
+def parts_of(run_path: Path, began_s: float, ended_s: float) -> Row:
+    """Seconds of a run until its stages started, until they stopped, and after that; none where unknown."""
+    logs = [read_log(path)[0].to_pylist() for path in (run_path / "events").glob("*.arrow")]
+    marks = {
+        name: [
+            row["t_ns"] / 1e9 for log in logs for row in log if (row["kind"], row["name"]) == ("mark", name)
+        ]
+        for name in ("start", "stop")
+    }
+    if not marks["start"] or not marks["stop"]:
+        return {}
+    start_s, stop_s = min(marks["start"]), max(marks["stop"])
+    return {"before_s": start_s - began_s, "stages_s": stop_s - start_s, "after_s": ended_s - stop_s}
 
 
 @contextmanager
