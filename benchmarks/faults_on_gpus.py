@@ -43,7 +43,7 @@ healthy: Final = "target-bound-healthy"
 costly: Final = 0.1  # of the throughput: what takes less need not be named
 block_bytes: Final = 4 << 30  # of the first one that the allocator is asked for
 step_bytes: Final = 4 << 20  # that each is larger than the one before
-most_steps: Final = 256
+most_steps: Final = 256  # then begin anew with an empty cache
 quiet_batches: Final = 32  # before the allocator is disturbed: windows to compare with
 windows: Final = 26
 

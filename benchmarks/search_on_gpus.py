@@ -293,7 +293,10 @@ class Page:
 
 def parts_of(run_path: Path, began_s: float, ended_s: float) -> Row:
     """Seconds of a run until its stages started, until they stopped, and after that; none where unknown."""
-    logs = [read_log(path)[0].to_pylist() for path in (run_path / "events").glob("*.arrow")]
+    try:
+        logs = [read_log(path)[0].to_pylist() for path in (run_path / "events").glob("*.arrow")]
+    except DFlashError:  # it was killed before it could tell
+        return {}
     marks = {
         name: [
             row["t_ns"] / 1e9 for log in logs for row in log if (row["kind"], row["name"]) == ("mark", name)
