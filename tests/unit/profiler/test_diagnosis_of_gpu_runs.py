@@ -71,7 +71,8 @@ def stretch_retries(run_path: Path, to: Path, each_s: float) -> None:
     before_ends = np.sort(end[forwards & (end > since)]) - 1e5
 
     def later(t_ns: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.add(t_ns, np.searchsorted(before_ends, t_ns) * each_s * 1e9)
+        shifted: NDArray[np.float64] = t_ns + np.searchsorted(before_ends, t_ns) * each_s * 1e9
+        return shifted
 
     known = frame["dur_ns"].notna()
     frame["t_ns"] = later(begin).astype("int64")
