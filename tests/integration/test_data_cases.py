@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from dflash.check_data import check_data
+from dflash.check_data import check_data, describe
 from dflash.contract.config import TrainConfig, load_config
 from dflash.contract.errors import DataError
 from dflash.contract.events import Probe, event_schema
@@ -83,13 +83,24 @@ def test_a_run_on_rows_without_answers_does_not_begin(tmp_path: Path) -> None:
 
 def test_a_template_with_generation_marks_and_one_without_give_the_same_training(tmp_path: Path) -> None:
     """Case C005."""
-    found = []
+    found, path = [], tmp_path / "rows.jsonl"
+    turns = [{"role": ("user", "assistant")[i % 2], "content": f"It is {i}, not {i * i}."} for i in range(20)]
+    rows = [{"messages": turns[: 2 * count]} for count in range(1, 11)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     for marks in ("with", "without"):
         folder = with_tokenizer(tmp_path / marks, f"c005_template_{marks}_generation.jinja")
-        config = configure(cases / "c020_duplicates.jsonl", f"target.tokenizer={folder}")
-        documents = load_documents(config, open_tokenizer(config.target))
+        config = configure(path, f"target.tokenizer={folder}", "data.max_length=512")
+        tokenizer = open_tokenizer(config.target)
+        documents = load_documents(config, tokenizer)
         found.append([(d.ids.tolist(), d.loss_mask.tolist()) for d in documents.items])
-        assert 0.1 < check_data(config)["supervised_share"] < 0.9
+        answers = [tokenizer.decode(d.ids[d.loss_mask]) for d in documents.items]
+        assert answers == [
+            "".join(turn["content"] + "<|end|>" for turn in row["messages"][1::2]) for row in rows
+        ]
+        document = check_data(config)
+        share = sum(d.loss_mask.sum() for d in documents.items) / documents.tokens
+        assert 0.1 < document["supervised_share"] == share < 0.9
+        assert f"{share:.1%} supervised" in describe(document)
     assert found[0] == found[1]
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
+from dflash.batch import HiddenStates
 from dflash.contract.config import TrainConfig, load_config
-from dflash.contract.errors import DataError
+from dflash.contract.errors import DataError, DFlashError
 from dflash.contract.events import Probe, event_schema
 from dflash.trainer import TrainResult, prepare
 from tests.small_training import on_logical_devices
@@ -95,6 +97,36 @@ def test_nothing_but_such_rows_is_refused_before_a_step(tmp_path: Path) -> None:
         prepare(configure(path))
     assert caught.value.expected == "an answer within data.max_length (64 tokens)"
     assert caught.value.remedy.startswith("raise data.max_length past ")
+
+
+@pytest.mark.parametrize("loss", ["dflash", "dpace"])
+def test_a_window_without_a_slot_that_counts_makes_no_step(tmp_path: Path, loss: str) -> None:
+    """Cases C004 and C017: should one come after good ones all the same, no weight moves, no loss is told."""
+    path, log = tmp_path / "rows.jsonl", ListLog()
+    path.write_text("".join(good))
+    config = configure(path, f"objective.loss={loss}", "optimizer.weight_decay=0.5")
+    trainer = prepare(config, probe=Probe(log, "trainer"))
+    (drafter,) = trainer.group.replicas
+    train_one, before = drafter.train, dict[str, torch.Tensor]()
+
+    def train_spoiled(states: HiddenStates) -> None:
+        if states.batch.window.step == 3:
+            before.update({name: p.detach().clone() for name, p in drafter.drafter.named_parameters()})
+            states.batch = replace(states.batch, weights=torch.zeros_like(states.batch.weights))
+        train_one(states)
+
+    drafter.train = train_spoiled  # type: ignore[method-assign]
+    with pytest.raises(DFlashError, match="nothing is learned from this window") as caught:
+        trainer.run()
+    assert str(caught.value.where).endswith("step 3")
+    assert (caught.value.found, caught.value.exit_code) == ("0 counted slots", 1)
+    assert trainer.counters.steps == trainer.group.optimizer.updates_made() == 3
+    after = dict(drafter.drafter.named_parameters())
+    assert after.keys() == before.keys()
+    assert all(torch.equal(after[name], weight) for name, weight in before.items())
+    told = [json.loads(row["note"])["loss"] for row in log.rows if row["name"] == "window"]
+    assert len(told) == 3
+    assert min(told) > 0
 
 
 def test_rows_of_equal_text_are_each_trained_once_an_epoch_by_several(tmp_path: Path) -> None:

@@ -107,15 +107,18 @@ def test_a_row_of_just_the_greatest_length_is_whole(tokenizer, tmp_path):
     assert load(tokenizer, path, **{"data.max_length": total - 1}).books.documents_cut == 1
 
 
-def test_a_prompt_past_the_cut_is_refused_for_that(tokenizer):
-    books = load(tokenizer, cases / "c004_long_prompt.jsonl").books
+@pytest.mark.parametrize("length", [256, 512])
+def test_a_prompt_past_the_cut_is_refused_for_that(tokenizer, length):
+    """Case C004."""
+    books = load(tokenizer, cases / "c004_long_prompt.jsonl", **{"data.max_length": length}).books
     (row,) = books.refused
     assert (row.line, row.id) == (2, "prompt-600-words")
-    assert row.reason.startswith("truncated: no supervised token in the first 256")
+    assert row.reason.startswith(f"truncated: no supervised token in the first {length}, the prompt alone ")
     assert (books.rows_usable, books.rows_too_long) == (2, 1)
 
 
 def test_when_all_prompts_are_past_the_cut_the_shortest_is_named(tokenizer, tmp_path):
+    """Case C004."""
     path = write(tmp_path / "rows.jsonl", ("why " * 400, "so"), ("why " * 300, "so"), ("why " * 500, "so"))
     shortest = int(np.flatnonzero(load(tokenizer, path, **{"data.max_length": 900}).items[1].loss_mask)[0])
     with pytest.raises(DataError, match="0 usable of 3 rows") as caught:
@@ -233,6 +236,14 @@ def test_a_conversation_that_the_template_refuses_is_a_refused_row(tmp_path):
 def test_a_file_without_rows_is_refused(tokenizer, tmp_path, text):
     path = tmp_path / "rows.jsonl"
     path.write_text(text)
+    with pytest.raises(DataError, match="holds no rows") as caught:
+        load(tokenizer, path)
+    assert (caught.value.exit_code, caught.value.where) == (2, str(path))
+
+
+def test_a_table_without_rows_is_refused(tokenizer):
+    """Case C029."""
+    path = cases / "c029_zero_rows.parquet"
     with pytest.raises(DataError, match="holds no rows") as caught:
         load(tokenizer, path)
     assert (caught.value.exit_code, caught.value.where) == (2, str(path))
