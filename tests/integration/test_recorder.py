@@ -31,7 +31,7 @@ from profiler.timeline import Timeline
 from tests.until_sampled import until_sampled
 
 quiet = RecordOptions(gpu="none", gil=False, host_interval_s=0.05, grace_s=20)
-patience_s = 30.0
+patience_s = 60.0
 
 # What our trainer does to run.json: it takes it over when it starts, and says how it ended.
 trainer = """

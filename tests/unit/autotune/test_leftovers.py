@@ -39,7 +39,7 @@ def test_only_processes_of_this_study_are_ended(tmp_path, sleeper):
     ours = sleeper(DFLASH_RUN_DIR=str(tmp_path / "trials" / "003" / "run"))
     others = [sleeper(), sleeper(DFLASH_RUN_DIR=str(tmp_path / "runs" / "x")), sleeper(DFLASH_RUN_DIR="")]
     assert end_leftovers(tmp_path / "trials") == (ours.pid,)
-    assert ours.wait(5) == -9
+    assert ours.wait(60) == -9
     assert all(process.poll() is None for process in others)
 
 
@@ -50,7 +50,7 @@ def test_a_pid_that_was_anothers_at_an_earlier_look_is_ended(tmp_path, sleeper, 
     monkeypatch.setattr(earlier, "_ident", (ours.pid, 1.0))
     assert not earlier.is_running()
     assert end_leftovers(tmp_path / "trials") == (ours.pid,)
-    assert ours.wait(5) == -9
+    assert ours.wait(60) == -9
 
 
 def test_a_trainer_that_carries_no_mark_is_known_by_pid_start_and_boot(tmp_path, sleeper):
@@ -66,7 +66,7 @@ def test_a_trainer_that_carries_no_mark_is_known_by_pid_start_and_boot(tmp_path,
         path.parent.mkdir(parents=True)
         path.write_text(json.dumps(manifest))
     assert end_leftovers(tmp_path / "trials") == (trainer.pid,)
-    assert trainer.wait(5) == -9
+    assert trainer.wait(60) == -9
     assert other.poll() is None
     assert over.poll() is None
 

@@ -15,7 +15,7 @@ promised_s = 51 * 60
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
 def test_commands_of_a_gpu_session_exist_and_keep_to_its_time(repository: Path) -> None:
     shown = subprocess.run(
-        ["make", "-n", "gpu"], cwd=repository, capture_output=True, text=True, timeout=20, check=True
+        ["make", "-n", "gpu"], cwd=repository, capture_output=True, text=True, timeout=120, check=True
     ).stdout.replace("\\\n", "")
     commands = [line for line in shown.splitlines() if line.startswith("timeout")]
     limits = [re.match(r"timeout (?:-[sk] \w+ )*(\d+) ", line) for line in commands]

@@ -275,7 +275,7 @@ def begin(context, *, name, journal, release):
     def work():
         with context:
             journal.append(name)
-            assert release.wait(10)
+            assert release.wait(60)
             journal.append(f"{name} over")
 
     thread = threading.Thread(target=work)
@@ -381,4 +381,4 @@ def test_an_interrupted_wait_for_a_trace_holds_nobody_back(monkeypatch):
         with pytest.raises(KeyboardInterrupt), gate.tracing():
             pass
     threading.Thread(target=work, daemon=True).start()
-    assert worked.wait(10)
+    assert worked.wait(60)

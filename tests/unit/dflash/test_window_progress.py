@@ -54,7 +54,7 @@ def test_no_batch_trains_before_the_step_of_the_window_before_it() -> None:
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(10)
+            thread.join(60)
             assert not thread.is_alive()
         assert trained == sorted(trained)
         total = 0

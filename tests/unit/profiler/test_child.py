@@ -18,7 +18,7 @@ from dflash.contract.errors import UsageError
 from profiler.child import Child, Exit, log_tail
 from profiler.launcher import descendants
 
-patience_s = 30.0
+patience_s = 60.0
 
 
 def python(code: str) -> list[str]:

@@ -25,7 +25,7 @@ def ask(url, given, thinking="template", **options):
 
 
 def test_every_request_is_answered_once_and_several_at_a_time(endpoint, complete):
-    together = threading.Barrier(4, timeout=20)
+    together = threading.Barrier(4, timeout=60)
 
     def respond(body):
         together.wait()
