@@ -15,7 +15,16 @@ from cli import evaluate_command, export_command, regenerate_command
 from cli.child import become_trainer, hand_over
 from cli.console import Program, show
 from cli.install_check import check_install
-from cli.options import AsJson, ConfigFile, DataFile, Settings, Strict, configure, find_settings
+from cli.options import (
+    AsJson,
+    ConfigFile,
+    DataFile,
+    Settings,
+    Strict,
+    configure,
+    find_settings,
+    tell_small_default,
+)
 from dflash.contract.config import TrainConfig, all_knobs
 from dflash.contract.errors import RunError, UsageError
 from dflash.contract.rundir import RunDir, create_run, environment_variable, new_run_path, write_text
@@ -80,7 +89,9 @@ def run(
         "run.max_steps": max_steps,
         "run.resume": resume and str(resume),
     }
-    config = configure(config_file or find_settings(resume), settings, options)
+    source = config_file or find_settings(resume)
+    config = configure(source, settings, options)
+    tell_small_default(source, config)
     traced = [] if trace is None else ["--trace", str(StepRange.parse(trace))]
     directory = open_run_directory(run_dir, config)
     planted = [] if inject is None else ["--inject", inject]
@@ -105,6 +116,7 @@ def check_data(
     check_install()
     options = {"data.path": data, "data.max_length": max_length, "data.strict": strict}
     config = configure(config_file, settings, options)
+    tell_small_default(config_file, config)
     become_trainer(["check-data", hand_over(config.to_toml()), *(["--json"] if as_json else [])])
 
 
@@ -122,6 +134,7 @@ def plan(
     """
     check_install()
     config = configure(config_file, settings, {"data.path": data})
+    tell_small_default(config_file, config)
     become_trainer(["plan", hand_over(config.to_toml()), *(["--json"] if as_json else [])])
 
 

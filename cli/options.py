@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dflash.contract.config import TrainConfig, all_knobs, load_config
+from cli.console import say
+from dflash.contract.config import TrainConfig, all_knobs, from_values, load_config
 from dflash.contract.errors import CheckpointError, DataError
 from dflash.contract.knobs import find_knob
 from dflash.contract.rundir import RunDir
@@ -50,6 +51,20 @@ def configure(path: Path | None, assignments: list[str] | None, options: Mapping
     config = config.replacing(changes)
     _check_there(config.data.path)
     return config
+
+
+def tell_small_default(path: Path | None, config: TrainConfig) -> None:
+    """Say what a real target would be trained with that is cut down for two CPU cores, `path` being None."""
+    if path is not None or config.target.model.startswith("random:"):
+        return
+    small, recipe, now = load_config(None).values(), from_values({}).values(), config.values()
+    learned = [knob.path for knob in all_knobs if not knob.meta.neutral]
+    cut = [f"{name}={now[name]}" for name in learned if now[name] == small[name] != recipe[name]]
+    if cut:
+        say(
+            f"warning: no CONFIG was named, so {', '.join(cut)} are the embedded default's, made for two CPU "
+            "cores; with any TOML file as CONFIG, an empty one too, they are the recipe's (docs/recipe.md)"
+        )
 
 
 def find_settings(resumed: Path | None) -> Path | None:

@@ -10,7 +10,7 @@ import typer
 
 from cli.console import print_json, say, show
 from cli.install_check import check_install
-from cli.options import AsJson, ConfigFile, DataFile, Settings, configure
+from cli.options import AsJson, ConfigFile, DataFile, Settings, configure, tell_small_default
 from cli.search_options import (
     Fixed,
     GpuHours,
@@ -63,6 +63,7 @@ def search(
     transport, depths. With --plan nothing runs.
     """
     base = configure(config_file, settings, {"data.path": data})
+    tell_small_default(config_file, base)
     wishes = parse_wishes(space_file, fixed)
     from autotune.effort import Effort
 

@@ -46,6 +46,25 @@ def test_run_prepares_a_directory_that_holds_the_configuration(started: Callable
     assert json.loads((directory / "run.json").read_text())["status"] == "running"
 
 
+@pytest.mark.parametrize("command", ["run", "plan", "check-data"])
+def test_a_real_target_in_the_embedded_default_is_warned_of(
+    command: str, started: Callable[..., list[str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It names what is cut down and not set; a file, an empty one too, stands for the recipe."""
+    empty = tmp_path / "empty.toml"
+    empty.touch()
+    real = ("--set", "target.model=/models/own", "--set", "drafter.layers=5")
+    started(command, *real)
+    told = capsys.readouterr().err
+    assert told.count("warning:") == 1
+    for words in ("drafter.block_size=8", "data.max_length=256", "an empty one too"):
+        assert words in told
+    assert "drafter.layers" not in told
+    started(command, str(empty), *real)
+    started(command, "--set", "target.model=random:qwen3-8b")
+    assert capsys.readouterr().err == ""
+
+
 def test_run_without_a_directory_makes_one_under_runs(started: Callable[..., list[str]]) -> None:
     [_, _, directory, json_flag] = started("run", "--json")
     assert json_flag == "--json"
