@@ -12,7 +12,7 @@ from autotune.machine import Gpu, Machine
 from autotune.runner import Request
 from autotune.telemetry import Failed, FailureKind, Outcome, Telemetry
 from benchmarks import search_on_gpus
-from benchmarks.search_on_gpus import Page
+from benchmarks.search_on_gpus import Page, parts_of
 from benchmarks.tuning_case import TuningCase
 
 
@@ -31,6 +31,19 @@ def test_every_configuration_runs_on_the_gpus_there_are(
     assert space.size >= 30
     assert {space.config(values).device_count for values in space.configurations} == {gpus}
     assert page.too_large(split).device_count == gpus
+
+
+def test_a_trial_tells_its_parts_where_it_left_them(repository: Path, tmp_path: Path) -> None:
+    run = repository / "tests/data/runs/h200_one_gpu/pieces"
+    first, second = parts_of(run, 0.0, 0.0), parts_of(run, -1.0, 2.0)
+    assert first["stages_s"] == second["stages_s"] == pytest.approx(13.5, abs=1.0)
+    assert second["before_s"] - first["before_s"] == pytest.approx(1.0)
+    assert second["after_s"] - first["after_s"] == pytest.approx(2.0)
+    assert first["before_s"] + first["stages_s"] == pytest.approx(-first["after_s"])
+    (tmp_path / "events").mkdir()
+    assert parts_of(tmp_path, 0.0, 1.0) == {}
+    (tmp_path / "events/trainer.arrow").write_bytes(b"killed")
+    assert parts_of(tmp_path, 0.0, 1.0) == {}
 
 
 def search(state: Path, out: Path, root: Path, trials: int) -> tuple[Page, list[str]]:

@@ -78,6 +78,13 @@ def test_a_plan_runs_nothing_and_leaves_nothing(tune: Call, runner: Runner, tmp_
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_plan_for_a_real_target_in_the_embedded_default_warns(tune: Call, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    _, _, err = tune("search", "--plan", "--set", f"target.model={model}")
+    assert "no CONFIG was named" in err
+
+
 def test_a_plan_imports_nothing_heavy(run_python: Run) -> None:
     code = (
         "import json, sys\n"
