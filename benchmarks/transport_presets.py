@@ -76,8 +76,9 @@ def train(arguments: argparse.Namespace, preset: str, number: int) -> dict[str, 
     skip = len(ends) // 3
     seconds = ends[-1][0] - ends[skip][0]
     digest = hashlib.sha256()
-    for name in sorted(result.weights):
-        digest.update(result.weights[name].contiguous().view(torch.uint8).numpy().tobytes())
+    weights = result.weights()
+    for name in sorted(weights):
+        digest.update(weights[name].contiguous().view(torch.uint8).numpy().tobytes())
     return {
         "preset": preset,
         "tokens_per_s": sum(tokens for _, tokens in ends[skip + 1 :]) / seconds,

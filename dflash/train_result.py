@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dflash.drafter import Drafter
 from dflash.held_out import Evaluation
 
 
@@ -28,10 +29,14 @@ class TrainResult:
     batches_dropped: int
     stop_reason: str | None
     checkpoint: Path | None
-    weights: dict[str, Tensor]  # the drafter, on the CPU
+    drafter: Drafter  # as training left it, where it is: a run in place that follows trains it anew
 
     def books(self) -> dict[str, Any]:
         """The counts for run.json."""
         steps = ("steps_done", "optimizer_updates", "documents_trained", "tokens_trained", "states_absent")
         batches = ("batches_made", "batches_trained", "batches_dropped")
         return {name: getattr(self, name) for name in (*steps, *batches)}
+
+    def weights(self) -> dict[str, Tensor]:
+        """The drafter's weights as they are now, copied to the CPU: gigabytes, through pageable memory."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.drafter.state_dict().items()}

@@ -318,7 +318,6 @@ class Trainer:
 
     def _result(self) -> TrainResult:
         ended_early = self.first_step + self.counters.steps < self.total_steps
-        weights = self.group.leader.drafter.state_dict()
         return TrainResult(
             steps_done=self.group.optimizer.steps_done,
             optimizer_updates=self.group.optimizer.updates_made(),
@@ -333,7 +332,7 @@ class Trainer:
             batches_dropped=self._prefetch.batches_made - self.counters.batches,
             stop_reason=self.state.stop_reason if ended_early else None,
             checkpoint=None if self.checkpoints is None else self.checkpoints.newest,
-            weights={name: tensor.detach().cpu().clone() for name, tensor in weights.items()},
+            drafter=self.group.leader.drafter,
         )
 
     def depths(self) -> list[tuple[str, int, int]]:

@@ -83,7 +83,7 @@ def test_no_copy_crosses_links_that_spoil_data(
     assert "IOMMU or ACS" in " ".join(said)
     for ours, theirs in zip(result.losses, reference.losses, strict=True):
         assert ours == pytest.approx(theirs, rel=2e-5)
-    assert all(torch.isfinite(weight).all() for weight in result.weights.values())
+    assert all(torch.isfinite(weight).all() for weight in result.weights().values())
 
 
 def test_one_bad_pair_is_gone_round_and_no_other(
