@@ -109,11 +109,11 @@ fragmented: Final = ("allocator-fragmentation",)
 copied: Final = ("sync-d2h-on-critical-path", "h2d-on-drafter-critical-path")
 cases: Final = (
     Case("healthy", (healthy,)),
-    Case("allocator in pieces, 8 blocks a batch", fragmented, plant=in_pieces(8)),
-    Case("states through pageable memory", copied, ("transport=host", "run.max_steps=15")),
-    Case("a number read back after every forward", ("per-step-scalar-sync",), plant=read_back),
-    Case("healthy again", (healthy,)),
     Case("allocator in pieces, 24 blocks a batch", fragmented, plant=in_pieces(24)),
+    Case("a number read back after every forward", ("per-step-scalar-sync",), plant=read_back),
+    Case("allocator in pieces, 8 blocks a batch", fragmented, plant=in_pieces(8)),
+    Case("healthy again", (healthy,)),
+    Case("states through pageable memory", copied, ("transport=host", "run.max_steps=15")),
     Case("allocator in pieces, 1 block a batch", fragmented, plant=in_pieces(1)),
     Case("healthy at the end", (healthy,)),
 )
