@@ -192,21 +192,26 @@ class InPlaceRunner(Runner):
             self._renew(reason)
 
     def _ask_canary(self, tenure: _Tenure, canary: _Canary, run_path: Path) -> str | None:
-        """Run the canary again. Why the process has to go, if it is no longer what it was."""
+        """Run the canary again. Why the process has to go, if it is no longer what it was.
+
+        Of one that moved a second look is taken, as a start costs many trials, and machines have bad moments.
+        """
         tenure.since_canary = 0
-        recording, _ = self._record(canary.config, run_path, _go_on)
-        if recording.exit_code != 0:
-            conclude(recording)  # passes an interrupt on
-            return f"its first configuration now fails: {recording.reason}"
-        now = measure_segment(run_path)
-        if now is None:
+        moves = []
+        for path in (run_path, run_path.with_name(f"{run_path.name}-again")):
+            recording, _ = self._record(canary.config, path, _go_on)
+            if recording.exit_code != 0:
+                conclude(recording)  # passes an interrupt on
+                return f"its first configuration now fails: {recording.reason}"
+            moved = _how_far(canary.segment, measure_segment(path))
+            if moved == 0.0:
+                return None
+            moves.append(moved)
+        nearest = min(moves, key=abs)
+        if max(moves) > 0.0 > min(moves):
             return None
-        moved = now.log_rate - canary.segment.log_rate
-        noise = math.hypot(now.deviation, canary.segment.deviation)
-        if abs(moved) <= max(drift_limit, sure * noise):
-            return None
-        way = "faster" if moved > 0 else "slower"
-        return f"its first configuration is now {abs(math.expm1(moved)):.1%} {way}"
+        way = "faster" if nearest > 0 else "slower"
+        return f"its first configuration is now {abs(math.expm1(nearest)):.1%} {way}"
 
     def _renew(self, reason: str) -> None:
         if self._tenure is None:
@@ -263,6 +268,15 @@ class InPlaceRunner(Runner):
         segment = Segment(tokens_per_s=outcome.tokens_per_s, low=outcome.low, high=outcome.high)
         tenure.canary = _Canary(config=config, segment=segment)
         tenure.since_canary = 0
+
+
+def _how_far(first: Segment, now: Segment | None) -> float:
+    """By how much the logarithm of a pace moved; 0 where that may be noise or is not known."""
+    if now is None:
+        return 0.0
+    moved = now.log_rate - first.log_rate
+    noise = math.hypot(now.deviation, first.deviation)
+    return moved if abs(moved) > max(drift_limit, sure * noise) else 0.0
 
 
 def _go_on(_ends: WindowEnds) -> None:

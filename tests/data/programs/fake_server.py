@@ -1,7 +1,7 @@
 """Stands in for `python -m dflash serve --socket PATH`, and for `run CONFIG`: loads nothing, leaves runs.
 
-The file that FAKE_FATE names says, at the start of a run, what becomes of it: ok, half (as fast), oom, segv,
-refused, hang, slow (tells of windows and waits to be stopped, if pinned), fat (keeps memory).
+The file that FAKE_FATE names says, at the start of a run, what becomes of it: ok, half (as fast), half-once (then ok),
+oom, segv, refused, hang, slow (tells of windows and waits to be stopped, if pinned), fat (keeps memory).
 """
 
 import json
@@ -61,7 +61,9 @@ def carry_out(control: JsonSocket, run: RunDir, config, order) -> int:
         write_windows(run, config, 5)
         run.update(status="stopped", reason=stop["stop"])
         return 0
-    write_windows(run, config, 30, slower=2.0 if fate == "half" else 1.0)
+    write_windows(run, config, 30, slower=2.0 if fate in ("half", "half-once") else 1.0)
+    if fate == "half-once":
+        Path(os.environ["FAKE_FATE"]).write_text("ok")
     run.update(status="stopped", reason=f"run.max_seconds = {config.run.max_seconds:g}")
     return 0
 

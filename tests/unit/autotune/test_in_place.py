@@ -122,11 +122,22 @@ def test_a_canary_that_slows_down_renews_the_process(run: Run, runner: InPlaceRu
     for _ in range(4):
         run("ok")
     assert (tmp_path / "trial-3/canary/run.json").exists() is False
-    run("half")  # the canary before it has that fate as well
+    run("half")  # both looks at the canary before it have that fate as well
     (reason,) = runner.renewals
     assert reason.startswith("its first configuration is now 50.")
     assert reason.endswith("% slower")
     assert (tmp_path / "trial-4/canary/run.json").exists()
+    assert (tmp_path / "trial-4/canary-again/run.json").exists()
+
+
+def test_a_bad_moment_of_the_machine_costs_a_second_look_and_no_process(
+    run: Run, runner: InPlaceRunner, tmp_path: Path
+) -> None:
+    for _ in range(4):
+        run("ok")
+    run("half-once")  # which the first look takes
+    assert (tmp_path / "trial-4/canary-again/run.json").exists()
+    assert runner.renewals == []
 
 
 def test_a_canary_that_stays_as_it_was_changes_nothing(
@@ -135,6 +146,7 @@ def test_a_canary_that_stays_as_it_was_changes_nothing(
     for _ in range(5):
         run("ok")
     assert (tmp_path / "trial-4/canary/run.json").exists()
+    assert not (tmp_path / "trial-4/canary-again").exists()
     assert runner.renewals == []
 
 
