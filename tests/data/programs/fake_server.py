@@ -1,7 +1,8 @@
 """Stands in for `python -m dflash serve --socket PATH`, and for `run CONFIG`: loads nothing, leaves runs.
 
-The file that FAKE_FATE names says, at the start of a run, what becomes of it: ok, half (as fast), half-once (then ok),
-oom, segv, refused, hang, slow (tells of windows and waits to be stopped, if pinned), fat (keeps memory).
+The file that FAKE_FATE names says, at the start of a run, what becomes of it: ok, half (as fast), half-once
+(then ok), oom, segv, refused, hang, slow (tells of windows and waits to be stopped, if pinned), fat (keeps
+memory).
 """
 
 import json
